@@ -165,7 +165,9 @@ mod models {
         error::{Error, Result},
         formats::{GgufVocabulary, ModelConfig},
         gpu::{recording::Recording, tensor::Tensor},
-        model::{GenerateOptions, Model, ModelBuilder, ModelFiles, SessionOptions, Tokenizer},
+        model::{
+            GenerateOptions, Message, Model, ModelBuilder, ModelFiles, SessionOptions, Tokenizer,
+        },
         ops::bitnet::Gate,
     };
     use std::path::PathBuf;
@@ -205,19 +207,24 @@ mod models {
         }
     }
 
-    /// A [`Tokenizer`] of a GGUF file.
+    /// A [`Tokenizer`] of a GGUF file, and the tokens of whole conversations.
     #[allow(
         missing_docs,
         clippy::missing_errors_doc,
-        reason = "the method has its documentation where it is"
+        reason = "the methods have their documentation where they are"
     )]
     pub trait TokenizerInternals: Sized {
         fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self>;
+        fn chat_ids(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>>;
     }
 
     impl TokenizerInternals for Tokenizer {
         fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
             Tokenizer::from_gguf(vocabulary)
+        }
+
+        fn chat_ids(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u32>> {
+            Tokenizer::chat_ids(self, messages, add_generation_prompt)
         }
     }
 

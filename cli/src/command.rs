@@ -3,7 +3,7 @@
 #[cfg(feature = "hub")]
 use crate::models::{List, Pull, Remove};
 #[cfg(feature = "train")]
-use crate::train::Train;
+use crate::train::{Finetune, Train};
 use crate::{
     adapters::Adapters,
     bench::Bench,
@@ -47,6 +47,8 @@ enum Command {
     Quantize(Quantize),
     #[cfg(feature = "train")]
     Train(Box<Train>),
+    #[cfg(feature = "train")]
+    Finetune(Box<Finetune>),
     Bench(Bench),
     Info(Info),
     #[cfg(feature = "hub")]
@@ -73,6 +75,8 @@ impl Arguments {
             Command::Quantize(quantize) => quantize.run(),
             #[cfg(feature = "train")]
             Command::Train(train) => train.run(),
+            #[cfg(feature = "train")]
+            Command::Finetune(finetune) => finetune.run(),
             Command::Bench(bench) => bench.run(),
             Command::Info(info) => info.run(),
             Command::Adapters(adapters) => adapters.run(),

@@ -3,31 +3,33 @@
 
 use crate::{
     error::{Error, Result},
-    plan::{ParameterInfo, Plan},
+    plan::ParameterInfo,
     settings::{MOST_STEPS, Settings},
+    tensors::{self, Entry, at, bytes},
 };
-use bitnet_wgpu::{
-    Error as LibraryError,
-    internals::{
-        SafeTensors,
-        files::{read, write},
-    },
+use bitnet_wgpu::internals::{
+    SafeTensors,
+    files::{read, write},
 };
-use safetensors::{Dtype, tensor::TensorView};
+use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
-    collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
 };
 
 pub const WEIGHTS: &str = "model.safetensors";
+/// As PEFT names the files of adapters.
+pub const ADAPTER: &str = "adapter_model.safetensors";
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 pub const CONFIG: &str = "config.json";
 const PREFIX: &str = "step-";
 const PARTIAL: &str = ".partial";
+/// AdamW's means, by the beginnings of their names.
+const MEANS: [(&str, usize); 2] = [("mean.", 1), ("square.", 2)];
 
 /// Most bytes of a state: it has settings and a config.json.
 const MOST_STATE: u64 = 32 << 20;
@@ -60,44 +62,54 @@ pub struct State {
     /// [`Corpus::fingerprint`](crate::data::Corpus::fingerprint), in hexadecimal digits.
     pub text: String,
     pub settings: Settings,
+    /// A number of the frozen weights, in hexadecimal digits, where adapters are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     pub config: Value,
 }
 
 impl State {
     pub fn new(progress: Progress, text: u64, settings: &Settings, config: &Value) -> Self {
         let (settings, config) = (settings.clone(), config.clone());
-        Self { format: FORMAT, progress, text: format!("{text:016x}"), settings, config }
+        let text = format!("{text:016x}");
+        Self { format: FORMAT, progress, text, settings, base: None, config }
     }
 }
 
-/// The numbers of one parameter: the float weights, and AdamW's means of gradients and squares.
+/// The numbers of one parameter: the weights, and AdamW's means of gradients and squares.
 pub type Numbers = [Vec<f32>; 3];
 
+/// What is written beside the weights.
+pub struct Files<'a> {
+    /// What is trained.
+    pub trained: &'a [ParameterInfo],
+    pub state: &'a State,
+    /// Names of the file of weights, and of its configuration, with that.
+    pub weights: &'static str,
+    pub config: (&'static str, &'a Value),
+}
+
 /// Writes a checkpoint to a folder of `folder` and returns its path. Then only the last `keep`
-/// checkpoints stay.
+/// checkpoints stay. `read` gives the numbers of each parameter, [`Numbers`] one by one, and no more
+/// than one is in memory.
 ///
 /// # Errors
-/// [`LibraryError::Io`].
+/// [`Error::Library`]; what `read` reports.
 pub fn save(
     folder: &Path,
-    plan: &Plan,
-    numbers: &[Numbers],
-    state: &State,
+    files: &Files<'_>,
     keep: usize,
+    read: impl FnMut(usize, usize) -> Result<Vec<f32>>,
 ) -> Result<PathBuf> {
-    let path = folder.join(format!("{PREFIX}{:08}", state.progress.step));
-    let partial = folder.join(format!("{PREFIX}{:08}{PARTIAL}", state.progress.step));
+    let path = folder.join(format!("{PREFIX}{:08}", files.state.progress.step));
+    let partial = folder.join(format!("{PREFIX}{:08}{PARTIAL}", files.state.progress.step));
     at(folder, fs::create_dir_all(folder))?;
     remove_partial(folder)?;
-    at(&partial, fs::create_dir(&partial))?;
-    let weights = named(plan, numbers, &[("", 0)]);
-    write(partial.join(WEIGHTS), &serialized(&weights)?)?;
-    drop(weights);
-    let means = named(plan, numbers, &[("mean.", 1), ("square.", 2)]);
-    write(partial.join(OPTIMIZER), &serialized(&means)?)?;
-    write(partial.join(STATE), &at(&path, pretty(state))?)?;
-    // With it, training can start from the weights.
-    write(partial.join(CONFIG), &at(&path, pretty(&state.config))?)?;
+    if let Err(error) = fill(&partial, files, read) {
+        // The error says more than what cannot be removed.
+        let _ = remove(&partial);
+        return Err(error);
+    }
     remove(&path)?;
     at(&path, fs::rename(&partial, &path))?;
     let all = list(folder)?;
@@ -107,6 +119,24 @@ pub fn save(
         remove(old)?;
     }
     Ok(path)
+}
+
+/// Writes the files of a checkpoint.
+fn fill(
+    partial: &Path,
+    files: &Files<'_>,
+    mut read: impl FnMut(usize, usize) -> Result<Vec<f32>>,
+) -> Result<()> {
+    at(partial, fs::create_dir(partial))?;
+    for (name, which) in [(files.weights, &[("", 0)][..]), (OPTIMIZER, &MEANS)] {
+        let entries = entries(files.trained, which.iter().map(|(prefix, _)| *prefix));
+        tensors::write(&partial.join(name), &entries, |entry| {
+            read(entry / which.len(), which[entry % which.len()].1).map(|numbers| bytes(&numbers))
+        })?;
+    }
+    write(partial.join(STATE), &at(partial, pretty(files.state))?)?;
+    let (name, config) = files.config;
+    Ok(write(partial.join(name), &at(partial, pretty(config))?)?)
 }
 
 fn pretty(value: &impl Serialize) -> io::Result<Vec<u8>> {
@@ -126,25 +156,31 @@ fn remove_partial(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads a checkpoint.
+/// Reads a checkpoint, and gives the numbers of each parameter to `each`.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] for files that do not fit the plan; [`Error::Library`] for damaged ones.
-pub fn load(path: &Path, plan: &Plan) -> Result<(Vec<Numbers>, State)> {
-    let state = state(path)?;
-    let weights = SafeTensors::open(path.join(WEIGHTS))?;
+/// [`Error::Checkpoint`] for files that do not fit; [`Error::Library`] for damaged ones.
+pub fn load(
+    path: &Path,
+    trained: &[ParameterInfo],
+    weights: &str,
+    mut each: impl FnMut(usize, Numbers) -> Result<()>,
+) -> Result<()> {
+    let weights = SafeTensors::open(path.join(weights))?;
     let means = SafeTensors::open(path.join(OPTIMIZER))?;
-    let all = plan.parameters.iter().map(|info| {
-        Ok([
-            numbers(&weights, &info.name, info)?,
-            numbers(&means, &format!("mean.{}", info.name), info)?,
-            numbers(&means, &format!("square.{}", info.name), info)?,
-        ])
-    });
-    Ok((all.collect::<Result<_>>()?, state))
+    for (index, info) in trained.iter().enumerate() {
+        let mean = |(prefix, _)| numbers(&means, &format!("{prefix}{}", info.name), info);
+        let [first, second] = MEANS;
+        each(index, [numbers(&weights, &info.name, info)?, mean(first)?, mean(second)?])?;
+    }
+    Ok(())
 }
 
-fn state(path: &Path) -> Result<State> {
+/// Reads the state of a checkpoint.
+///
+/// # Errors
+/// As [`load`].
+pub fn state(path: &Path) -> Result<State> {
     let file = path.join(STATE);
     let damaged = |problem: String| Error::Checkpoint { path: file.clone(), problem };
     let json: Value = serde_json::from_slice(&read(&file, MOST_STATE)?)
@@ -174,7 +210,7 @@ fn numbers(file: &SafeTensors, name: &str, info: &ParameterInfo) -> Result<Vec<f
 /// Returns the checkpoints of a folder with their steps, the oldest first.
 ///
 /// # Errors
-/// [`LibraryError::Io`]; a folder that is missing has none.
+/// [`Error::Library`]; a folder that is missing has none.
 pub fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -197,42 +233,25 @@ pub fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
 /// Returns the last checkpoint of a folder, if there is one.
 ///
 /// # Errors
-/// [`LibraryError::Io`].
+/// [`Error::Library`].
 pub fn latest(folder: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     Ok(list(folder.as_ref())?.pop().map(|(_, path)| path))
 }
 
-/// A tensor that is written: its name, type, dimensions and bytes.
-pub type NamedBytes = (String, Dtype, Vec<usize>, Vec<u8>);
-
-/// The bytes of some numbers of each parameter, by names with these prefixes.
-fn named(plan: &Plan, numbers: &[Numbers], which: &[(&str, usize)]) -> Vec<NamedBytes> {
-    let one = |(info, numbers): (&ParameterInfo, &Numbers)| {
-        let tensors = which.iter().map(|&(prefix, i)| {
-            let name = format!("{prefix}{}", info.name);
-            (name, Dtype::F32, info.shape.clone(), bytes(&numbers[i]))
-        });
-        tensors.collect::<Vec<_>>()
+/// The tensors of parameters, by names with these prefixes.
+fn entries<'a>(
+    trained: &[ParameterInfo],
+    prefixes: impl Iterator<Item = &'a str> + Clone,
+) -> Vec<Entry> {
+    let one = |info: &ParameterInfo| {
+        let entry = |prefix: &str| Entry {
+            name: format!("{prefix}{}", info.name),
+            dtype: Dtype::F32,
+            shape: info.shape.clone(),
+        };
+        prefixes.clone().map(entry).collect::<Vec<_>>()
     };
-    plan.parameters.iter().zip(numbers).flat_map(one).collect()
-}
-
-pub fn bytes(numbers: &[f32]) -> Vec<u8> {
-    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
-/// Returns a safetensors file.
-///
-/// # Errors
-/// [`LibraryError::Io`] for tensors whose bytes do not fit their shapes.
-pub fn serialized(tensors: &[NamedBytes]) -> Result<Vec<u8>> {
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        Ok((name.as_str(), TensorView::new(*dtype, shape.clone(), bytes)?))
-    });
-    let views: Result<Vec<_>, safetensors::SafeTensorError> = views.collect();
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let file = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
-    at(Path::new(WEIGHTS), file.map_err(io::Error::other))
+    trained.iter().flat_map(one).collect()
 }
 
 /// Removes a folder with its files; a missing one is fine.
@@ -241,8 +260,4 @@ fn remove(path: &Path) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => at(path, Err(error)),
         _ => Ok(()),
     }
-}
-
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
-    result.map_err(|source| LibraryError::Io { path: path.to_owned(), source }.into())
 }

@@ -1,27 +1,14 @@
-//! Text as windows of tokens.
+//! Text and conversations as windows of tokens.
 
 use crate::{
+    chat::Conversation,
     error::{Error, Result},
+    files::{FileKind, Line, contents, data, files, line},
     random::Random,
 };
-use bitnet_wgpu::{
-    Error as LibraryError,
-    internals::files::{display, read},
-    model::Tokenizer,
-};
+use bitnet_wgpu::{Error as LibraryError, internals::files::display, model::Tokenizer};
 use rayon::prelude::*;
-use serde_json::Value;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
-
-/// The largest file of text, in bytes: it is in memory as a whole. Larger texts are cut into
-/// several files.
-const MOST_FILE: u64 = 4 << 30;
-
-/// The most files of a folder.
-const MOST_FILES: usize = 1 << 20;
+use std::path::{Path, PathBuf};
 
 /// The most windows: their order has 32-bit numbers.
 const MOST_WINDOWS: usize = u32::MAX as usize;
@@ -29,20 +16,57 @@ const MOST_WINDOWS: usize = u32::MAX as usize;
 /// Bytes of a text that are encoded at once. Encoding takes up to 200 times as much memory.
 const PIECE: usize = 64 << 10;
 
-/// Token ids of all documents, one after another, cut into windows.
+/// Lines of JSON Lines that are encoded side by side.
+const LINES: usize = 256;
+
+/// Text and conversations as windows of tokens. Documents are joined and cut into windows; a
+/// conversation is a window.
 #[derive(Clone, Debug)]
 pub struct Corpus {
+    /// Documents, one after another, then conversations.
     ids: Vec<u32>,
     /// Tokens of a window, without the one that is predicted last.
     context: usize,
+    /// Windows of documents.
     windows: usize,
+    chats: Vec<Place>,
+    /// Whether a token of a conversation is learned, from the first conversation on.
+    scored: Vec<bool>,
+    report: ChatReport,
+}
+
+/// Where a conversation is among the tokens.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: usize,
+    len: usize,
+}
+
+/// What became of the conversations of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChatReport {
+    /// Number of conversations.
+    pub conversations: usize,
+    /// Number of them that were longer than a window, and lost their end.
+    pub cut: usize,
+    /// Number of them that were left out, since no answer begins within a window.
+    pub left_out: usize,
+}
+
+/// A line, encoded.
+enum Encoded {
+    Text(Vec<u32>),
+    Chat(Conversation),
 }
 
 impl Corpus {
-    /// Reads text files (`.txt`: a document each) and JSON Lines (`.jsonl`: a document a line, as
-    /// `{"text": ".."}`). Of folders, it reads all such files, in the order of their paths. A
-    /// document is the tokenizer's BOS if it has one that is not `end`, the text, and `end`. Names of special tokens
-    /// in the text become those tokens. Long texts are encoded in pieces that end with a line.
+    /// Reads text files (`.txt`: a document each) and JSON Lines (`.jsonl`: a document per line, as
+    /// `{"text": ".."}`, or a conversation, as `{"messages": [..]}`). Of folders, it reads all such
+    /// files, in the order of their paths. A document is the tokenizer's BOS if it has one that is
+    /// not `end`, the text, and `end`. Names of special tokens in the text become those tokens. Long
+    /// texts are encoded in pieces that end with a line. A conversation is what the chat template
+    /// writes; only the assistant's answers are learned. One that is longer than `context + 1`
+    /// tokens is cut.
     ///
     /// # Errors
     /// [`Error::Data`] for a file or a line that is not text, with the line's number;
@@ -53,29 +77,37 @@ impl Corpus {
         end: u32,
         context: usize,
     ) -> Result<Self> {
-        let mut files = Vec::new();
-        for path in paths {
-            if path.is_dir() {
-                list(path, &mut files)?;
-            } else {
-                kind(path).ok_or_else(|| unknown(path))?;
-                files.push(path.clone());
-            }
-        }
-        let mut ids = Vec::new();
-        for file in &files {
-            for (line, text) in documents(file)? {
-                let encoded = encode(tokenizer, &text)
-                    .map_err(|error| data(file, line, error.to_string()))?;
-                if encoded.is_empty() {
-                    continue;
-                }
+        let (mut ids, mut chats) = (Vec::new(), Vec::new());
+        let mut add = |encoded: Encoded| match encoded {
+            Encoded::Text(text) if text.is_empty() => {}
+            Encoded::Text(text) => {
                 ids.extend(tokenizer.bos().filter(|&bos| bos != end));
-                ids.extend(encoded);
+                ids.extend(text);
                 ids.push(end);
             }
+            Encoded::Chat(chat) => chats.push(chat),
+        };
+        for (file, kind) in files(paths)? {
+            let text = contents(&file)?;
+            if kind == FileKind::Text {
+                let encoded = encode(tokenizer, &text);
+                add(Encoded::Text(encoded.map_err(|error| data(&file, None, error.to_string()))?));
+                continue;
+            }
+            let lines: Vec<(usize, &str)> =
+                (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()).collect();
+            for lines in lines.chunks(LINES) {
+                let encoded: Vec<Result<Encoded>> = lines
+                    .par_iter()
+                    .map(|&(number, line)| {
+                        encode_line(tokenizer, end, line)
+                            .map_err(|problem| data(&file, Some(number), problem))
+                    })
+                    .collect();
+                encoded.into_iter().try_for_each(|encoded| encoded.map(&mut add))?;
+            }
         }
-        Self::from_ids(ids, context)
+        Self::new(ids, chats, context)
     }
 
     /// Cuts tokens into windows of `context`, each of which ends with the first token of the next.
@@ -84,42 +116,105 @@ impl Corpus {
     /// [`Error::TooShort`] for fewer tokens than one window has; [`Error::Setting`] for more than
     /// 2^32 - 1 windows.
     pub fn from_ids(ids: Vec<u32>, context: usize) -> Result<Self> {
+        Self::new(ids, Vec::new(), context)
+    }
+
+    fn new(mut ids: Vec<u32>, chats: Vec<Conversation>, context: usize) -> Result<Self> {
         let context = context.max(1);
         let windows = ids.len().saturating_sub(1) / context;
-        if windows > MOST_WINDOWS {
+        if windows + chats.len() > MOST_WINDOWS {
             let accepted = format!("at most {MOST_WINDOWS} are supported: take a longer context");
-            return Err(Error::setting("the number of windows", windows, accepted));
+            return Err(Error::setting("the number of windows", windows + chats.len(), accepted));
         }
-        if windows == 0 {
+        if windows == 0 && (chats.is_empty() || !ids.is_empty()) {
             let what = format!("a window of {context} and the token after it");
             let needed = context.saturating_add(1);
             return Err(Error::TooShort { tokens: ids.len(), needed, what });
         }
-        Ok(Self { ids, context, windows })
+        let (mut places, mut scored) = (Vec::new(), Vec::new());
+        let mut report = ChatReport { conversations: chats.len(), ..ChatReport::default() };
+        for mut chat in chats {
+            if chat.ids.len() > context.saturating_add(1) {
+                chat.ids.truncate(context + 1);
+                chat.scored.truncate(context + 1);
+                match chat.scored.contains(&true) {
+                    true => report.cut += 1,
+                    false => report.left_out += 1,
+                }
+            }
+            if chat.scored.contains(&true) {
+                places.push(Place { start: ids.len(), len: chat.ids.len() });
+                ids.extend(chat.ids);
+                scored.extend(chat.scored);
+            }
+        }
+        if windows + places.len() == 0 {
+            let accepted = "a longer one is needed: no answer begins within it";
+            return Err(Error::setting("the context", context, accepted));
+        }
+        Ok(Self { ids, context, windows, chats: places, scored, report })
     }
 
-    /// Takes the last windows away, as text that is not trained on.
+    /// Takes the last windows away, as text that is not trained on. Conversations are the last ones.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if none would be left on either side.
+    /// [`Error::TooShort`] if none would be left on either side; [`Error::Setting`] with
+    /// conversations.
     pub fn split(mut self, held_out: usize) -> Result<(Self, Self)> {
-        if held_out == 0 || held_out >= self.windows {
-            let windows = held_out.max(1).saturating_add(1);
-            let needed = windows.saturating_mul(self.context).saturating_add(1);
-            let what = format!("{} windows of {} are held out", held_out.max(1), self.context);
+        let held = held_out.max(1);
+        if held_out == 0 || held_out >= self.windows() {
+            if !self.chats.is_empty() {
+                let accepted = format!("1 to {} are supported", self.windows() - 1);
+                return Err(Error::setting("the number of held-out windows", held_out, accepted));
+            }
+            let needed = held.saturating_add(1).saturating_mul(self.context).saturating_add(1);
+            let what = format!("{held} windows of {} are held out", self.context);
             return Err(Error::TooShort { tokens: self.ids.len(), needed, what });
         }
-        let left = self.windows - held_out;
-        let rest = self.ids[left * self.context..].to_vec();
-        self.ids.truncate(left * self.context + 1);
-        self.windows = left;
-        let rest = Self { ids: rest, context: self.context, windows: held_out };
-        Ok((self, rest))
+        let chats = self.chats.len().saturating_sub(held);
+        let windows = self.windows - held.saturating_sub(self.chats.len());
+        let from_chats = self.ids.len() - self.scored.len();
+        let cut = match self.chats.get(chats) {
+            Some(place) => place.start,
+            None => from_chats,
+        };
+        // Windows of documents share a token.
+        let (rest, scored) = (self.ids.split_off(cut), self.scored.split_off(cut - from_chats));
+        let mut held = Self {
+            ids: Vec::new(),
+            context: self.context,
+            windows: 0,
+            chats: Vec::new(),
+            scored,
+            report: ChatReport::default(),
+        };
+        if windows < self.windows {
+            held.ids = self.ids[windows * self.context..].to_vec();
+            held.windows = self.windows - windows;
+            self.ids.truncate(windows * self.context + 1);
+        }
+        let moved = held.ids.len();
+        let place = |place: Place| Place { start: place.start - cut + moved, ..place };
+        held.chats = self.chats.split_off(chats).into_iter().map(place).collect();
+        held.ids.extend(rest);
+        self.windows = windows;
+        Ok((self, held))
     }
 
     /// Returns the number of windows.
     pub fn windows(&self) -> usize {
-        self.windows
+        self.windows + self.chats.len()
+    }
+
+    /// Returns what became of conversations.
+    pub fn chat_report(&self) -> ChatReport {
+        self.report
+    }
+
+    /// Returns the number of tokens that are predicted and learned, in all windows.
+    pub fn learned(&self) -> usize {
+        let answers = self.scored.iter().filter(|&&scored| scored).count();
+        self.windows * self.context + answers
     }
 
     /// Returns all tokens.
@@ -127,19 +222,50 @@ impl Corpus {
         &self.ids
     }
 
-    /// Returns a window's tokens and the one after them, `context + 1` ids.
+    /// Returns a window's tokens and the one after them: `context + 1` ids of documents, or a
+    /// conversation of at most as many.
     ///
     /// # Panics
     /// If there are not more than `index` windows.
     pub fn window(&self, index: usize) -> &[u32] {
-        &self.ids[index * self.context..][..self.context + 1]
+        match index.checked_sub(self.windows) {
+            None => &self.ids[index * self.context..][..self.context + 1],
+            Some(chat) => {
+                let Place { start, len } = self.chats[chat];
+                &self.ids[start..][..len]
+            }
+        }
+    }
+
+    /// Returns whether each token of a window is learned, or none where all are. The first token of
+    /// a window is not predicted.
+    pub fn scored(&self, index: usize) -> Option<&[bool]> {
+        let Place { start, len } = self.chats[index.checked_sub(self.windows)?];
+        Some(&self.scored[start - (self.ids.len() - self.scored.len())..][..len])
+    }
+
+    /// Returns the tokens of a window without the last one, or of the longest one.
+    pub(crate) fn context(&self) -> usize {
+        self.context
     }
 
     /// Returns a number that differs, but for chance, for other tokens or windows (FNV-1a).
     pub fn fingerprint(&self) -> u64 {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
         let start = mix(0xcbf2_9ce4_8422_2325, self.context as u64);
-        self.ids.iter().fold(start, |hash, &id| mix(hash, id.into()))
+        let hash = self.ids.iter().fold(start, |hash, &id| mix(hash, id.into()));
+        let hash = self.chats.iter().fold(hash, |hash, place| mix(hash, place.start as u64));
+        self.scored.iter().fold(hash, |hash, &scored| mix(hash, scored.into()))
+    }
+}
+
+fn encode_line(tokenizer: &Tokenizer, end: u32, text: &str) -> Result<Encoded, String> {
+    match line(text)? {
+        Line::Text(text) => {
+            let encoded = encode(tokenizer, &text).map_err(|error| error.to_string())?;
+            Ok(Encoded::Text(encoded))
+        }
+        Line::Chat(turns) => Ok(Encoded::Chat(turns.encode(tokenizer, end)?)),
     }
 }
 
@@ -177,92 +303,6 @@ impl Order {
         }
     }
 }
-
-/// How a file holds text.
-#[derive(Clone, Copy)]
-enum FileKind {
-    Text,
-    Lines,
-}
-
-fn kind(path: &Path) -> Option<FileKind> {
-    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-        "txt" => Some(FileKind::Text),
-        "jsonl" => Some(FileKind::Lines),
-        _ => None,
-    }
-}
-
-fn unknown(path: &Path) -> Error {
-    data(path, None, "is neither a folder nor a file of .txt or .jsonl")
-}
-
-fn data(path: &Path, line: Option<usize>, problem: impl Into<String>) -> Error {
-    Error::Data { path: path.to_owned(), line, problem: problem.into() }
-}
-
-/// Adds the files of text in a folder and the folders within it, sorted by their paths. Links to
-/// folders are not followed.
-fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let io = |source| LibraryError::Io { path: folder.to_owned(), source };
-    let mut entries =
-        fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(io)?;
-    entries.sort_by_key(fs::DirEntry::path);
-    let before = files.len();
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_type().map_err(io)?.is_dir() {
-            // A folder without text within the folder is fine.
-            match list(&path, files) {
-                Err(Error::Data { line: None, .. }) => {}
-                other => other?,
-            }
-        } else if kind(&path).is_some() {
-            files.push(path);
-        }
-        if files.len() > MOST_FILES {
-            return Err(data(folder, None, format!("has more than {MOST_FILES} files")));
-        }
-    }
-    if files.len() == before {
-        return Err(data(folder, None, "has no files of .txt or .jsonl"));
-    }
-    Ok(())
-}
-
-/// Returns the documents of a file, with their lines in JSON Lines.
-fn documents(path: &Path) -> Result<Vec<(Option<usize>, String)>> {
-    let bytes = read(path, MOST_FILE)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
-        data(path, Some(line), "is not UTF-8")
-    })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    match kind(path) {
-        Some(FileKind::Text) => Ok(vec![(None, text.to_owned())]),
-        Some(FileKind::Lines) => text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty())
-            .map(|(i, line)| Ok((Some(i + 1), text_of(path, i + 1, line)?)))
-            .collect(),
-        None => Err(unknown(path)),
-    }
-}
-
-/// Returns the text of a line of JSON Lines.
-fn text_of(path: &Path, number: usize, line: &str) -> Result<String> {
-    let json: Value = serde_json::from_str(line)
-        .map_err(|error| data(path, Some(number), format!("is not JSON: {error}; {ACCEPTED}")))?;
-    match json.get("text") {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(data(path, Some(number), format!("`text` is not a string; {ACCEPTED}"))),
-        None => Err(data(path, Some(number), format!("has no field `text`; {ACCEPTED}"))),
-    }
-}
-
-const ACCEPTED: &str = r#"a line such as {"text": "Once upon a time"} is needed"#;
 
 /// Encodes a text in pieces, side by side.
 fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, LibraryError> {

@@ -31,6 +31,17 @@ pub enum Error {
     /// Files of a checkpoint that do not fit together, or do not fit the run.
     #[error("{}: {problem}", display(path))]
     Checkpoint { path: PathBuf, problem: String },
+    /// A run that does not fit into the memory limit.
+    #[error(
+        "the run needs {weights} bytes for weights, gradients and the optimizer's means, and about {activations} for activations; the memory limit is {limit}: {advice}"
+    )]
+    Memory { weights: u64, activations: u64, limit: u64, advice: &'static str },
+    /// A folder that another run writes to.
+    #[error(
+        "{}: another run writes to it; wait for its end, or choose another folder",
+        display(path)
+    )]
+    Locked { path: PathBuf },
     /// Steps without a finite loss or gradient, one after another.
     #[error(
         "{steps} steps in a row had a loss or a gradient that is not finite; {}",

@@ -3,9 +3,9 @@
 
 use crate::{
     error::Result,
-    network::{Batch, Network},
+    network::{Batch, IGNORED, Network, Value},
     plan::Step,
-    steps::{Saved, Value},
+    steps::{Saved, first},
 };
 use bitnet_wgpu::{
     Encoder, Out, Tensor,
@@ -22,15 +22,16 @@ struct Trace {
 }
 
 impl Network {
-    /// Returns the loss of every token, in nats, `[batch · tokens]`.
+    /// Returns the loss of every token, in nats, `[batch · tokens]`; 0 where it is not learned.
     ///
     /// # Errors
     /// What the ops report.
     pub fn losses(&self, batch: &Batch) -> Result<Tensor<f32>> {
         let mut encoder = self.context.encoder("forward");
         let trace = self.forward(&mut encoder, batch)?;
-        let head = &self.parameters[self.plan.head];
+        let head = self.float(self.plan.head)?;
         let op = tensor::linear_cross_entropy(&trace.normed, head, &batch.targets);
+        let op = op.ignore_index(IGNORED);
         let losses = op.forward(&mut encoder)?.loss;
         let _ = encoder.submit()?;
         Ok(losses)
@@ -57,16 +58,17 @@ impl Network {
             dx = self.layer_backward(e, steps, saved, dx, batch, gradients)?;
             flush(e, "backward")?;
         }
-        let embedding = &self.parameters[self.plan.embedding];
-        let dtable = tensor::gather(embedding, &batch.ids).backward(e, &dx)?;
-        let gradient = &gradients[self.plan.embedding];
-        tensor::add(gradient, &dtable).forward_into(e, gradient)?;
+        if let Some(gradient) = self.gradient(gradients, self.plan.embedding) {
+            let embedding = self.float(self.plan.embedding)?;
+            let dtable = tensor::gather(embedding, &batch.ids).backward(e, &dx)?;
+            tensor::add(gradient, &dtable).forward_into(e, gradient)?;
+        }
         let _ = encoder.submit()?;
         Ok(())
     }
 
     fn forward(&self, e: &mut Encoder, batch: &Batch) -> Result<Trace> {
-        let mut x = tensor::gather(&self.parameters[self.plan.embedding], &batch.ids).forward(e)?;
+        let mut x = tensor::gather(self.float(self.plan.embedding)?, &batch.ids).forward(e)?;
         let mut layers = Vec::new();
         for steps in &self.plan.layers {
             let saved;
@@ -74,7 +76,7 @@ impl Network {
             layers.push(saved);
             flush(e, "forward")?;
         }
-        let normed = RmsNorm::new(&self.parameters[self.plan.norm], self.eps).forward(e, &x)?;
+        let normed = RmsNorm::new(self.float(self.plan.norm)?, self.eps).forward(e, &x)?;
         Ok(Trace { layers, x, normed })
     }
 
@@ -90,15 +92,21 @@ impl Network {
         sum: &Tensor<f32>,
     ) -> Result<Tensor<f32>> {
         let head = self.plan.head;
-        let op =
-            tensor::linear_cross_entropy(&trace.normed, &self.parameters[head], &batch.targets);
+        let weights = self.float(head)?;
+        let op = tensor::linear_cross_entropy(&trace.normed, weights, &batch.targets);
+        let op = op.ignore_index(IGNORED);
         let made = op.forward(e)?;
         tensor::sum(&made.loss, Axes::ALL).forward_into(e, Out::add(sum))?;
         let dloss = Tensor::uninit(&self.context, made.loss.shape())?;
         tensor::fill(share).forward_into(e, &dloss)?;
         let dnormed = Tensor::uninit(&self.context, trace.normed.shape())?;
-        let outs = LinearGradients { x: Out::set(&dnormed), w: Out::add(&gradients[head]) };
-        op.backward_into(e, &made.lse, &dloss, outs)?;
+        match self.gradient(gradients, head) {
+            Some(gradient) => {
+                let outs = LinearGradients { x: Out::set(&dnormed), w: Out::add(gradient) };
+                op.backward_into(e, &made.lse, &dloss, outs)?;
+            }
+            None => op.backward_x_into(e, &made.lse, &dloss, &dnormed)?,
+        }
         self.norm_backward(e, self.plan.norm, &trace.x, &dnormed, gradients)
     }
 
@@ -117,7 +125,10 @@ impl Network {
             let input = value.take().unwrap_or_else(|| vec![x.clone()]);
             let (next, saved) = match step {
                 Step::Norm(gain) => self.norm(e, *gain, input)?,
-                Step::Linear(weights) => self.linear(e, weights, input)?,
+                Step::Linear(weights) => {
+                    let (value, saved) = self.linear(e, weights, first(input))?;
+                    (value, Saved::Linear(saved))
+                }
                 Step::HeadNorms { queries, keys } => {
                     self.head_norms(e, (*queries, *keys), input)?
                 }
@@ -152,8 +163,8 @@ impl Network {
                 (Step::Norm(gain), Saved::Norm { x }) => {
                     vec![self.norm_backward(e, *gain, &x, &value[0], gradients)?]
                 }
-                (Step::Linear(parts), Saved::Linear { x, weights }) => {
-                    vec![self.linear_backward(e, parts, (&x, &weights), &value, gradients)?]
+                (Step::Linear(parts), Saved::Linear(saved)) => {
+                    vec![self.linear_backward(e, parts, &saved, &value, gradients)?]
                 }
                 (Step::HeadNorms { queries, keys }, Saved::HeadNorms { queries: q, keys: k }) => {
                     self.head_norms_backward(e, (*queries, *keys), (&q, &k), value, gradients)?

@@ -7,9 +7,10 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | [`Source`] | a config.json, or a folder with float weights |
-//! | [`Corpus`] | text as windows of tokens |
+//! | [`Source`] | a config.json, or a model to start from, with float or ternary weights |
+//! | [`Corpus`] | text and conversations as windows of tokens |
 //! | [`Settings`] | steps, batch, learning rate |
+//! | [`Lora`] | adapters, which are trained in place of the weights |
 //! | [`Trainer`] | steps, checkpoints, export |
 //! | [`score`] | the exported model's loss by the inference path |
 //!
@@ -20,11 +21,18 @@
 #![warn(missing_docs)]
 #![warn(clippy::missing_errors_doc)]
 
+mod chat;
 mod checkpoint;
 mod data;
 mod error;
+mod evaluate;
 mod export;
+mod files;
 mod interpreter;
+mod linear;
+mod lock;
+mod lora;
+mod memory;
 mod network;
 mod plan;
 mod random;
@@ -32,12 +40,17 @@ mod score;
 mod settings;
 mod source;
 mod steps;
+mod tensors;
+mod ternary;
 mod trainer;
 
 pub use bitnet_wgpu::weights::DenseElement;
 pub use checkpoint::{Progress, latest};
-pub use data::{Corpus, end_of_text};
+pub use data::{ChatReport, Corpus, end_of_text};
 pub use error::{Error, Result};
+pub use lock::FolderLock;
+pub use lora::Lora;
+pub use memory::Memory;
 pub use plan::{Kind, ParameterInfo};
 pub use score::{Score, score};
 pub use settings::{LinearMode, Schedule, Settings};

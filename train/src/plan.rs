@@ -20,6 +20,8 @@ pub enum Kind {
     Linear,
     /// The gains of a norm.
     Gain,
+    /// A matrix of low rank beside a linear layer.
+    Adapter,
 }
 
 /// A parameter: its name in transformers with `.weight`, its dimensions, what it is.

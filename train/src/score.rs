@@ -21,7 +21,7 @@ pub struct Score {
 }
 
 /// Loads a model from its folder and returns its loss on a text. The first token of a window is
-/// given, and every other one is scored, up to the model's context.
+/// given, and every other one is scored, up to the model's context; of conversations, the answers.
 ///
 /// # Errors
 /// [`Error::Library`] as [`ModelBuilder::build`](bitnet_wgpu::model::ModelBuilder::build) and
@@ -36,16 +36,22 @@ pub fn score<'a>(
     let most = model.config().context;
     let windows: Vec<&[u32]> =
         (0..text.windows()).map(|i| text.window(i)).map(|w| &w[..w.len().min(most)]).collect();
-    let together = (TOGETHER / windows[0].len()).max(1);
+    let together = (TOGETHER / (text.context() + 1)).max(1);
     let (mut sum, mut count) = (0.0, 0);
-    for group in windows.chunks(together) {
-        for scores in block_on(model.score_batch(group)).map_err(Error::from)? {
-            sum += scores.iter().sum::<f64>();
-            count += scores.len();
+    for first in (0..windows.len()).step_by(together) {
+        let group = &windows[first..windows.len().min(first + together)];
+        let scored = block_on(model.score_batch(group)).map_err(Error::from)?;
+        for (window, scores) in (first..).zip(scored) {
+            let learned = text.scored(window);
+            let is_learned = |at: usize| learned.is_none_or(|learned| learned[at + 1]);
+            for (_, score) in scores.iter().enumerate().filter(|(at, _)| is_learned(*at)) {
+                sum += score;
+                count += 1;
+            }
         }
     }
     if count == 0 {
-        let accepted = "a context of at least 2 tokens is needed";
+        let accepted = format!("none is within the model's context of {most} tokens");
         return Err(Error::setting("the number of scored tokens", 0, accepted));
     }
     Ok(Score { loss: sum / count as f64, tokens: count })

@@ -1,6 +1,9 @@
 //! Settings of a run, and what is checked before anything is allocated.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    lora::Lora,
+};
 use bitnet_wgpu::formats::ModelConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,6 +71,9 @@ pub struct Settings {
     pub linear: LinearMode,
     /// Skipped steps in a row that end the run with an error.
     pub most_skipped: u32,
+    /// Adapters that learn in place of the weights, if there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 impl Settings {
@@ -89,6 +95,7 @@ impl Settings {
             seed: 0,
             linear: LinearMode::Int8,
             most_skipped: 10,
+            lora: None,
         }
     }
 
@@ -103,7 +110,11 @@ impl Settings {
             let accepted = "int8 is supported, since a config.json of model_type bitnet means int8";
             return Err(Error::setting("the activation type", "float", accepted));
         }
-        Ok(())
+        if self.lora.is_some() && self.linear == LinearMode::Dense {
+            let accepted = "int8 or float is supported with LoRA, whose base is ternary";
+            return Err(Error::setting("the activation type", "dense", accepted));
+        }
+        self.lora.as_ref().map_or(Ok(()), Lora::check)
     }
 
     fn check_sizes(&self, config: &ModelConfig) -> Result<()> {
@@ -181,6 +192,7 @@ impl Settings {
     pub(crate) fn difference(&self, other: &Self, done: u64) -> Option<&'static str> {
         let is_longer = self.steps != other.steps;
         let same = [
+            ("setting of LoRA", self.lora == other.lora),
             ("batch", self.batch == other.batch),
             ("accumulation", self.accumulation == other.accumulation),
             ("context", self.context == other.context),

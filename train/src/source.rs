@@ -4,11 +4,14 @@ use crate::{
     error::{Error, Result},
     plan::{Kind, ParameterInfo, Plan},
     random::Random,
+    ternary::{exact, float_weights, of_floats, scale},
 };
 use bitnet_wgpu::{
-    formats::{Checkpoint, ModelConfig, ModelFile as _},
+    formats::{Checkpoint, ModelConfig, ModelFile as _, TensorBytes},
     internals::{CheckpointInternals as _, FormatError, config_from_json, files::read},
+    weights::PackedTernary,
 };
+use safetensors::Dtype;
 use serde_json::Value;
 use std::path::Path;
 
@@ -42,8 +45,9 @@ impl Source {
         Ok(Self { config, json, weights: None })
     }
 
-    /// Opens a folder with config.json and float weights in safetensors, which training starts
-    /// from.
+    /// Opens a model directory with safetensors, which training starts from: float weights, or
+    /// ternary ones in any layout that the library reads. Of these, float weights are drawn that
+    /// become the same ternary weights.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -93,28 +97,102 @@ impl Source {
             let bound = self.deviation() * 3f32.sqrt();
             return Ok((0..count).map(|_| random.signed() * bound).collect());
         };
-        let name = stored(weights, &info.name);
-        let tensor = weights.tensor(&name)?;
-        if tensor.shape != info.shape {
-            let problem = format!(
-                "`{name}` has another shape than config.json says, or is packed: float weights are needed"
-            );
-            return Err(Error::Checkpoint { path: weights.path().to_owned(), problem });
-        }
-        let numbers = tensor.to_f32()?;
-        match numbers.iter().all(|x| x.is_finite()) {
-            true => Ok(numbers),
-            false => {
-                let problem = format!("`{name}` has numbers that are not finite");
-                Err(Error::Checkpoint { path: weights.path().to_owned(), problem })
+        let tensor = weights.tensor(&stored(weights, &info.name))?;
+        let ternary = match info.kind {
+            Kind::Linear if !is_float(&tensor, info) => Some(packed(weights, info)?),
+            Kind::Linear => exact(&numbers(weights, info)?, info.shape[0], info.shape[1])?,
+            _ => None,
+        };
+        let Some(matrix) = ternary else {
+            check_scales(weights, info)?;
+            return numbers(weights, info);
+        };
+        let random = Random::new(seed, 1 << 61 | index as u64);
+        Ok(float_weights(&matrix, one_scale(weights, info, &matrix)?, random))
+    }
+
+    /// Returns the ternary matrix of a linear layer, with one scale.
+    pub(crate) fn ternary(
+        &self,
+        index: usize,
+        info: &ParameterInfo,
+        seed: u64,
+    ) -> Result<PackedTernary> {
+        let [rows, columns] = [info.shape[0], info.shape[1]];
+        let Some(weights) = &self.weights else {
+            return Ok(of_floats(&self.initial(index, info, seed)?, rows, columns)?);
+        };
+        let tensor = weights.tensor(&stored(weights, &info.name))?;
+        let matrix = match is_float(&tensor, info) {
+            true => {
+                check_scales(weights, info)?;
+                of_floats(&numbers(weights, info)?, rows, columns)?
             }
-        }
+            false => packed(weights, info)?,
+        };
+        one_scale(weights, info, &matrix)?;
+        Ok(matrix)
+    }
+
+    /// Returns where the weights are.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.weights.as_ref().map(Checkpoint::path)
     }
 
     fn deviation(&self) -> f32 {
         let range = self.json.get("initializer_range").and_then(Value::as_f64);
         range.map(|range| range as f32).filter(|x| *x > 0.0 && *x <= 1.0).unwrap_or(DEVIATION)
     }
+}
+
+/// Whether a tensor has a float for each weight.
+fn is_float(tensor: &TensorBytes<'_>, info: &ParameterInfo) -> bool {
+    tensor.shape == info.shape && matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Returns the float weights of a file.
+fn numbers(weights: &Checkpoint, info: &ParameterInfo) -> Result<Vec<f32>> {
+    let name = stored(weights, &info.name);
+    let tensor = weights.tensor(&name)?;
+    let other = |problem: String| Error::Checkpoint { path: weights.path().to_owned(), problem };
+    if tensor.shape != info.shape {
+        let problem = "has another shape than config.json says, or a layout that is not read";
+        return Err(other(format!("`{name}` {problem}")));
+    }
+    let numbers = tensor.to_f32()?;
+    match numbers.iter().all(|x| x.is_finite()) {
+        true => Ok(numbers),
+        false => Err(other(format!("`{name}` has numbers that are not finite"))),
+    }
+}
+
+/// Returns the ternary weights of a file.
+fn packed(weights: &Checkpoint, info: &ParameterInfo) -> Result<PackedTernary> {
+    let name = info.name.strip_suffix(".weight").unwrap_or(&info.name);
+    Ok(weights.linear(name, info.shape[0], info.shape[1])?)
+}
+
+/// Refuses float weights that are ternary with several scales: with one, they would be others.
+fn check_scales(weights: &Checkpoint, info: &ParameterInfo) -> Result<()> {
+    if info.kind != Kind::Linear {
+        return Ok(());
+    }
+    match packed(weights, info) {
+        Ok(matrix) => one_scale(weights, info, &matrix).map(drop),
+        // Float weights as they are, which the quantizer of training makes ternary.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the scale of a matrix. The quantizer of training has one for each.
+fn one_scale(weights: &Checkpoint, info: &ParameterInfo, matrix: &PackedTernary) -> Result<f32> {
+    scale(matrix).ok_or_else(|| {
+        let problem = format!(
+            "`{}` has a scale for each row or group; one for the matrix is needed",
+            info.name
+        );
+        Error::Checkpoint { path: weights.path().to_owned(), problem }
+    })
 }
 
 /// The name of a tensor in a file: the usual one, or that of older checkpoints.

@@ -2,23 +2,13 @@
 
 use crate::{
     error::Result,
-    network::{Batch, Network},
-    settings::LinearMode,
+    linear::LinearSaved,
+    network::{Batch, Network, Value},
 };
 use bitnet_wgpu::{
-    Encoder, Out, Tensor,
-    bitnet::{self, ActivationQuantizer, ActivationType, BitLinear, WeightQuantizer},
-    tensor::{self, Side},
+    Encoder, Out, Tensor, bitnet, tensor,
     transformer::{RmsNorm, RotaryEmbedding, flash_attention},
-    weights::TernaryMatrix,
 };
-
-/// The matrix of a linear layer as a step multiplied by it.
-pub enum Weights {
-    Ternary(TernaryMatrix),
-    /// The parameter itself.
-    Dense,
-}
 
 /// Rotated heads `[batch, heads, tokens, head_dim]`, and what attention made of them.
 pub struct AttentionSaved {
@@ -33,21 +23,18 @@ pub struct AttentionSaved {
 /// What a step computed from and gave, for its gradient.
 pub enum Saved {
     Norm { x: Tensor<f32> },
-    Linear { x: Tensor<f32>, weights: Vec<Weights> },
+    Linear(LinearSaved),
     HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
     Attention(Box<AttentionSaved>),
     Gate { gate_up: Tensor<f32> },
     Add,
 }
 
-/// Tensors from one step to the next: one, or one of each matrix of a linear step.
-pub type Value = Vec<Tensor<f32>>;
-
 impl Network {
     /// Records RMSNorm of every token.
     pub fn norm(&self, e: &mut Encoder, gain: usize, input: Value) -> Result<(Value, Saved)> {
         let x = first(input);
-        let y = RmsNorm::new(&self.parameters[gain], self.eps).forward(e, &x)?;
+        let y = RmsNorm::new(self.float(gain)?, self.eps).forward(e, &x)?;
         Ok((vec![y], Saved::Norm { x }))
     }
 
@@ -60,62 +47,15 @@ impl Network {
         dy: &Tensor<f32>,
         gradients: &[Tensor<f32>],
     ) -> Result<Tensor<f32>> {
-        let dx = Tensor::uninit(&self.context, x.shape())?;
-        let norm = RmsNorm::new(&self.parameters[gain], self.eps);
-        norm.backward_into(e, x, dy, &dx, Out::add(&gradients[gain]))?;
-        Ok(dx)
-    }
-
-    /// Records linear layers of one input. Their weights are made ternary anew, and the input is
-    /// quantized once for all of them.
-    pub fn linear(&self, e: &mut Encoder, parts: &[usize], input: Value) -> Result<(Value, Saved)> {
-        let x = first(input);
-        let masters = parts.iter().map(|&part| &self.parameters[part]);
-        if self.linear == LinearMode::Dense {
-            let products = masters.map(|w| tensor::matmul(&x, Side::transposed(w)).forward(e));
-            let products = products.collect::<bitnet_wgpu::Result<_>>()?;
-            let weights = parts.iter().map(|_| Weights::Dense).collect();
-            return Ok((products, Saved::Linear { x, weights }));
-        }
-        let ternary: Vec<TernaryMatrix> = masters
-            .map(|w| WeightQuantizer::absmean().quantize(e, w))
-            .collect::<bitnet_wgpu::Result<_>>()?;
-        let (products, x) = if self.linear == LinearMode::Int8 {
-            let codes = ActivationQuantizer::int8().quantize(e, &x)?;
-            let products = ternary.iter().map(|w| BitLinear::new(w).forward(e, &codes));
-            (products.collect::<bitnet_wgpu::Result<_>>()?, codes.dequantize(e)?)
-        } else {
-            let layer = |w| BitLinear::new(w).activation_type(ActivationType::Float);
-            let products = ternary.iter().map(|w| layer(w).forward(e, &x));
-            (products.collect::<bitnet_wgpu::Result<_>>()?, x)
-        };
-        let weights = ternary.into_iter().map(Weights::Ternary).collect();
-        Ok((products, Saved::Linear { x, weights }))
-    }
-
-    /// Adds the gradients of the float weights, and returns that of the input. Both go straight
-    /// through the quantizers, as if these had been the identity.
-    pub fn linear_backward(
-        &self,
-        e: &mut Encoder,
-        parts: &[usize],
-        (x, weights): (&Tensor<f32>, &[Weights]),
-        dy: &[Tensor<f32>],
-        gradients: &[Tensor<f32>],
-    ) -> Result<Tensor<f32>> {
-        let dx = Tensor::uninit(&self.context, x.shape())?;
-        for (i, ((&part, w), dy)) in parts.iter().zip(weights).zip(dy).enumerate() {
-            let out = if i == 0 { Out::set(&dx) } else { Out::add(&dx) };
-            match w {
-                Weights::Ternary(w) => BitLinear::new(w).backward_into(e, dy, out)?,
-                Weights::Dense => {
-                    tensor::matmul(dy, &self.parameters[part]).forward_into(e, out)?;
-                }
+        let norm = RmsNorm::new(self.float(gain)?, self.eps);
+        match self.gradient(gradients, gain) {
+            Some(gradient) => {
+                let dx = Tensor::uninit(&self.context, x.shape())?;
+                norm.backward_into(e, x, dy, &dx, Out::add(gradient))?;
+                Ok(dx)
             }
-            let dw = Out::add(&gradients[part]);
-            tensor::matmul(Side::transposed(dy), x).forward_into(e, dw)?;
+            None => Ok(norm.backward(e, x, dy)?.0),
         }
-        Ok(dx)
     }
 
     /// Records RMSNorm of every query head and of every key head.
@@ -127,7 +67,7 @@ impl Network {
     ) -> Result<(Value, Saved)> {
         let mut heads = |x: &Tensor<f32>, gain: usize| -> Result<(Tensor<f32>, Tensor<f32>)> {
             let heads = x.reshape([x.len() / self.head_dim, self.head_dim])?;
-            let y = RmsNorm::new(&self.parameters[gain], self.eps).forward(e, &heads)?;
+            let y = RmsNorm::new(self.float(gain)?, self.eps).forward(e, &heads)?;
             Ok((y.reshape(x.shape())?, heads))
         };
         let (q, queries) = heads(&input[0], queries)?;
@@ -221,7 +161,7 @@ impl Network {
 }
 
 /// Returns the only tensor of a value. The plan checks that there is one.
-fn first(mut value: Value) -> Tensor<f32> {
+pub fn first(mut value: Value) -> Tensor<f32> {
     value.swap_remove(0)
 }
 

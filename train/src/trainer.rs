@@ -1,26 +1,25 @@
 //! The training loop: batches, gradients, AdamW, checkpoints.
 
 use crate::{
-    checkpoint::{self, Numbers, Progress, State},
+    checkpoint::{self, Files, Progress, State},
     data::{Corpus, Order},
     error::{Error, Result},
-    network::{Batch, Network},
+    memory,
+    network::{Batch, Network, Parts, Weight},
     plan::{Kind, ParameterInfo, Plan},
     settings::{Settings, check_activations},
     source::Source,
 };
 use bitnet_wgpu::{
-    Context, Encoder, Error as LibraryError, Tensor,
+    Context, Encoder, Tensor,
     formats::ModelConfig,
     optimizer::{self, AdamW, AdamWState},
     tensor,
+    weights::PackedTernary,
 };
 use pollster::block_on;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-
-/// Bytes on the GPU per trained number: the weight, its gradient, two means.
-const BYTES: u64 = 16;
 
 /// Trains a model. Each [`step`](Self::step) takes the next windows of a text and changes the
 /// weights.
@@ -50,16 +49,19 @@ const BYTES: u64 = 16;
 /// ```
 pub struct Trainer {
     settings: Settings,
-    config: ModelConfig,
-    json: Value,
+    source: Source,
     text: Corpus,
     fingerprint: u64,
+    /// A number of the weights that do not learn.
+    base: Option<String>,
     order: Order,
-    network: Network,
+    pub(crate) network: Network,
     /// By parameters.
     gradients: Vec<Tensor<f32>>,
     moments: Vec<AdamWState>,
     progress: Progress,
+    /// The last step, also where it ended the run.
+    report: Option<StepReport>,
     /// The last checkpoint that was written or read.
     last: Option<PathBuf>,
 }
@@ -71,6 +73,8 @@ pub struct StepReport {
     pub step: u64,
     /// Mean loss of a token before the step, in nats.
     pub loss: f64,
+    /// Number of tokens that were predicted and learned.
+    pub tokens: usize,
     /// Norm of all gradients together, before they were clipped.
     pub gradient_norm: f32,
     /// Learning rate.
@@ -81,10 +85,11 @@ pub struct StepReport {
 
 impl Trainer {
     /// Allocates the weights, their gradients and the optimizer's means on a GPU: 16 bytes for each
-    /// trained number.
+    /// trained number. With [`Settings::lora`], weights do not learn: linear layers take 2 bits for
+    /// each, other weights 4 bytes.
     ///
     /// # Errors
-    /// [`Error::Setting`] and [`Error::Unsupported`] before anything is allocated;
+    /// [`Error::Setting`], [`Error::Unsupported`] and [`Error::Memory`] before anything is allocated;
     /// [`Error::Checkpoint`] for first weights that do not fit; what the device reports.
     pub fn new(
         context: &Context,
@@ -95,28 +100,33 @@ impl Trainer {
         settings.check(source.config())?;
         check_activations(source.json(), settings.linear)?;
         let plan = Plan::new(source.config())?;
-        check_fits(context, &plan)?;
+        memory::check(context, source.config(), &plan, &settings)?;
         check_text(&text, source.config(), &settings)?;
-        let (mut parameters, mut gradients, mut moments) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, info) in plan.parameters.iter().enumerate() {
-            let numbers = source.initial(index, info, settings.seed)?;
-            parameters.push(context.upload(&numbers, info.dimensions())?);
+        let (parts, base) = match &settings.lora {
+            None => (whole(context, &source, plan, &settings)?, None),
+            Some(_) => {
+                let (parts, hash) = adapted(context, &source, plan, &settings)?;
+                (parts, Some(format!("{hash:016x}")))
+            }
+        };
+        let (mut gradients, mut moments) = (Vec::new(), Vec::new());
+        for info in &parts.trained {
             gradients.push(Tensor::zeros(context, info.dimensions())?);
             moments.push(AdamWState::new(context, info.dimensions())?);
         }
-        let on = (context, settings.context);
-        let network = Network::new(source.config(), plan, parameters, settings.linear, on)?;
+        let network = Network::new(context, source.config(), parts, &settings)?;
         Ok(Self {
             order: Order::new(settings.seed, text.windows()),
             fingerprint: text.fingerprint(),
-            config: source.config().clone(),
-            json: source.json().clone(),
+            source,
             settings,
             text,
+            base,
             network,
             gradients,
             moments,
             progress: Progress::default(),
+            report: None,
             last: None,
         })
     }
@@ -128,28 +138,41 @@ impl Trainer {
     /// differs. [`Error::Library`] for damaged files.
     pub fn resume(&mut self, checkpoint: impl AsRef<Path>) -> Result<()> {
         let path = checkpoint.as_ref();
-        let (numbers, state) = checkpoint::load(path, &self.network.plan)?;
+        let state = checkpoint::state(path)?;
         let other = |problem: String| Error::Checkpoint { path: path.to_owned(), problem };
         if let Some(name) = self.settings.difference(&state.settings, state.progress.step) {
             return Err(other(format!("was made with another {name}; the same one is needed")));
         }
-        let expected = State::new(state.progress, self.fingerprint, &self.settings, &self.json);
+        let expected = self.state(state.progress);
         if state.config != expected.config {
             return Err(other("was made with another config.json".into()));
         }
         if state.text != expected.text {
             return Err(other("was made with another text or tokenizer".into()));
         }
-        if !all_finite(&numbers) {
-            return Err(other("has numbers that are not finite; resume from an older one".into()));
+        if state.base != expected.base {
+            return Err(other("was made with another base model".into()));
         }
-        for (i, [weights, mean, square]) in numbers.iter().enumerate() {
-            self.network.parameters[i].write(weights)?;
-            self.moments[i].mean.write(mean)?;
-            self.moments[i].square.write(square)?;
-        }
+        let (trained, weights) = (&self.network.trained, self.weights_file());
+        // All is read once before anything is changed.
+        checkpoint::load(path, trained, weights, |_, numbers| {
+            let is_finite = numbers.iter().flatten().all(|number| number.is_finite());
+            let problem = "has numbers that are not finite; resume from an older one";
+            if is_finite { Ok(()) } else { Err(other(problem.into())) }
+        })?;
+        checkpoint::load(path, trained, weights, |i, [weights, mean, square]| {
+            self.network.parameters[i].write(&weights)?;
+            self.moments[i].mean.write(&mean)?;
+            self.moments[i].square.write(&square)?;
+            Ok(())
+        })?;
         (self.progress, self.last) = (state.progress, Some(path.to_owned()));
         Ok(())
+    }
+
+    fn state(&self, progress: Progress) -> State {
+        let state = State::new(progress, self.fingerprint, &self.settings, self.source.json());
+        State { base: self.base.clone(), ..state }
     }
 
     /// Takes a step: the gradients of all its micro-batches, clipped, then AdamW. If the loss or a
@@ -159,19 +182,18 @@ impl Trainer {
     /// [`Error::Diverged`] after [`Settings::most_skipped`] such steps in a row; what the device
     /// reports.
     pub fn step(&mut self) -> Result<StepReport> {
-        let Settings { batch, accumulation, context: length, clip, .. } = self.settings;
+        let Settings { batch, accumulation, clip, .. } = self.settings;
         let context = self.network.context.clone();
-        let tokens = self.settings.tokens();
         let sum = Tensor::zeros(&context, [1])?.reshape([])?;
         self.zero_gradients()?;
-        let mut position = self.progress.position;
-        for _ in 0..accumulation {
-            let indices: Vec<usize> =
-                (position..position + batch as u64).map(|at| self.order.at(at)).collect();
-            let windows = indices.iter().map(|&index| self.text.window(index));
-            let batch = Batch::upload(&context, windows, length)?;
-            self.network.learn(&batch, 1.0 / tokens as f32, &self.gradients, &sum)?;
-            position += indices.len() as u64;
+        let first = self.progress.position;
+        let position = first + (batch * accumulation) as u64;
+        let windows: Vec<usize> = (first..position).map(|at| self.order.at(at)).collect();
+        let batches = windows.chunks(batch).map(|at| Batch::of_text(&context, &self.text, at));
+        let batches = batches.collect::<Result<Vec<_>>>()?;
+        let tokens: usize = batches.iter().map(|batch| batch.learned).sum();
+        for batch in &batches {
+            self.network.learn(batch, 1.0 / tokens as f32, &self.gradients, &sum)?;
         }
         let mut encoder = context.encoder("clip");
         let norm = optimizer::clip_gradients(&self.gradients.iter().collect::<Vec<_>>(), clip)
@@ -182,11 +204,13 @@ impl Trainer {
         let skipped = !(loss.is_finite() && gradient_norm.is_finite());
         let step = self.progress.step + 1;
         let rate = self.settings.rate_at(step);
+        let report = StepReport { step, loss, tokens, gradient_norm, rate, skipped };
+        self.report = Some(report);
         if !skipped {
             self.update(&mut context.encoder("update"), rate)?;
         }
         self.advance(position, skipped)?;
-        Ok(StepReport { step, loss, gradient_norm, rate, skipped })
+        Ok(report)
     }
 
     fn zero_gradients(&self) -> Result<()> {
@@ -203,8 +227,7 @@ impl Trainer {
         let Settings { betas: (mean, square), decay, .. } = self.settings;
         let adamw = AdamW::new(rate).betas(mean, square);
         let parameters = self.network.parameters.iter().zip(&self.gradients).zip(&self.moments);
-        for (((weights, gradient), moments), info) in parameters.zip(&self.network.plan.parameters)
-        {
+        for (((weights, gradient), moments), info) in parameters.zip(&self.network.trained) {
             let adamw = adamw.decay(if info.kind == Kind::Gain { 0.0 } else { decay });
             adamw.step(encoder, self.progress.updates + 1, weights, gradient, moments)?;
         }
@@ -240,46 +263,52 @@ impl Trainer {
     /// [`Error::Diverged`] if a weight is not finite and there is no checkpoint; what the device or
     /// the disk reports.
     pub fn save(&mut self, folder: impl AsRef<Path>, keep: usize) -> Result<PathBuf> {
-        let read = |tensor: &Tensor<f32>| block_on(tensor.read());
-        let numbers =
-            self.network.parameters.iter().zip(&self.moments).map(|(weights, moments)| {
-                Ok([read(weights)?, read(&moments.mean)?, read(&moments.square)?])
-            });
-        let numbers: Vec<Numbers> = numbers.collect::<Result<_>>()?;
-        if !all_finite(&numbers) {
-            let diverged = Error::Diverged { steps: self.progress.skipped_in_row, last: None };
-            return self.last.clone().ok_or(diverged);
-        }
-        let state = State::new(self.progress, self.fingerprint, &self.settings, &self.json);
+        let state = self.state(self.progress);
+        let (last, steps) = (self.last.clone(), self.progress.skipped_in_row);
+        let read = |parameter: usize, which: usize| {
+            let AdamWState { mean, square, .. } = &self.moments[parameter];
+            let tensor = [&self.network.parameters[parameter], mean, square][which];
+            let numbers = block_on(tensor.read())?;
+            match numbers.iter().all(|number| number.is_finite()) {
+                true => Ok(numbers),
+                false => Err(Error::Diverged { steps, last: None }),
+            }
+        };
         // The last good checkpoint stays beside one of weights that no longer give a finite loss.
-        let is_good = self.progress.skipped_in_row == 0;
+        let is_good = steps == 0;
         let keep = if is_good { keep } else { keep.saturating_add(1) };
-        let path = checkpoint::save(folder.as_ref(), &self.network.plan, &numbers, &state, keep)?;
+        let config = self.config_file();
+        let files = Files {
+            trained: &self.network.trained,
+            state: &state,
+            weights: self.weights_file(),
+            config: (config.0, &config.1),
+        };
+        let path = match checkpoint::save(folder.as_ref(), &files, keep, read) {
+            Err(diverged @ Error::Diverged { .. }) => return last.ok_or(diverged),
+            saved => saved?,
+        };
         if is_good || self.last.is_none() {
             self.last = Some(path.clone());
         }
         Ok(path)
     }
 
-    /// Returns the mean loss of a token of other windows, in nats, by the forward pass of training.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for windows of more tokens than those of the run; what the device reports.
-    pub fn loss(&self, text: &Corpus) -> Result<f64> {
-        let length = text.window(0).len() - 1;
-        if length > self.settings.context {
-            let accepted = format!("at most {} tokens are supported", self.settings.context);
-            return Err(Error::setting("the length of held-out windows", length, accepted));
+    /// The name of a checkpoint's file of weights.
+    fn weights_file(&self) -> &'static str {
+        if self.settings.lora.is_some() { checkpoint::ADAPTER } else { checkpoint::WEIGHTS }
+    }
+
+    /// The name and contents of the configuration of the weights, with which training can start from
+    /// them, or other programs read them.
+    pub(crate) fn config_file(&self) -> (&'static str, Value) {
+        let base = self.source.path().unwrap_or(Path::new(""));
+        let base = std::path::absolute(base).unwrap_or_else(|_| base.to_owned());
+        let base = base.to_string_lossy();
+        match &self.settings.lora {
+            Some(lora) => (checkpoint::ADAPTER_CONFIG, lora.config(&base)),
+            None => (checkpoint::CONFIG, self.source.json().clone()),
         }
-        check_ids(text.ids(), &self.config)?;
-        let (mut sum, count) = (0.0, text.windows());
-        for first in (0..count).step_by(self.settings.batch) {
-            let windows = (first..count.min(first + self.settings.batch)).map(|i| text.window(i));
-            let batch = Batch::upload(&self.network.context, windows, length)?;
-            let losses = block_on(self.network.losses(&batch)?.read())?;
-            sum += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
-        }
-        Ok(sum / (count * length) as f64)
     }
 
     /// Computes the gradients of the mean loss of some windows, `[context + 1]` ids each, without
@@ -293,21 +322,34 @@ impl Trainer {
             let accepted = format!("windows of {} ids are needed", length + 1);
             return Err(Error::setting("a window", "of another length", accepted));
         }
-        windows.iter().try_for_each(|window| check_ids(window, &self.config))?;
-        let context = &self.network.context;
+        windows.iter().try_for_each(|window| check_ids(window, self.source.config()))?;
+        let windows: Vec<_> = windows.iter().map(|&window| (window, None)).collect();
+        self.gradients_of(&Batch::upload(&self.network.context, &windows, length)?)
+    }
+
+    /// Computes the gradients of the mean loss of windows of a text, of which only what is learned
+    /// counts, without changing the weights.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for other windows than those of the run; what the device reports.
+    pub fn compute_gradients_of(&self, text: &Corpus) -> Result<()> {
+        check_text(text, self.source.config(), &self.settings)?;
+        let all: Vec<usize> = (0..text.windows()).collect();
+        self.gradients_of(&Batch::of_text(&self.network.context, text, &all)?)
+    }
+
+    fn gradients_of(&self, batch: &Batch) -> Result<()> {
         self.zero_gradients()?;
-        let batch = Batch::upload(context, windows.iter().copied(), length)?;
-        let sum = Tensor::zeros(context, [1])?.reshape([])?;
-        let share = 1.0 / (windows.len() * length) as f32;
-        self.network.learn(&batch, share, &self.gradients, &sum)
+        let sum = Tensor::zeros(&self.network.context, [1])?.reshape([])?;
+        self.network.learn(batch, 1.0 / batch.learned as f32, &self.gradients, &sum)
     }
 
-    /// Returns the names, shapes and kinds of the parameters.
+    /// Returns the names, shapes and kinds of what is trained.
     pub fn parameters(&self) -> &[ParameterInfo] {
-        &self.network.plan.parameters
+        &self.network.trained
     }
 
-    /// Returns the float weights on the GPU, in the order of [`parameters`](Self::parameters).
+    /// Returns what is trained on the GPU, float weights or adapters, in the order of [`parameters`](Self::parameters).
     pub fn weights(&self) -> &[Tensor<f32>] {
         &self.network.parameters
     }
@@ -333,59 +375,70 @@ impl Trainer {
         self.progress.step >= self.settings.steps
     }
 
-    pub(crate) fn source_json(&self) -> &Value {
-        &self.json
+    /// Returns the last step, also one after which [`step`](Self::step) failed.
+    pub fn last_step(&self) -> Option<StepReport> {
+        self.report
     }
 
-    pub(crate) fn is_tied(&self) -> bool {
-        self.config.tied_head
-    }
-
-    /// Copies the float weights to host memory.
-    pub(crate) fn read_weights(&self) -> Result<Vec<Vec<f32>>> {
-        Ok(self
-            .weights()
-            .iter()
-            .map(|tensor| block_on(tensor.read()))
-            .collect::<bitnet_wgpu::Result<_>>()?)
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
     }
 }
 
-fn all_finite(numbers: &[Numbers]) -> bool {
-    numbers.iter().flatten().flatten().all(|number| number.is_finite())
+/// Uploads a model of which all parameters learn.
+fn whole(context: &Context, source: &Source, plan: Plan, settings: &Settings) -> Result<Parts> {
+    let mut parameters = Vec::new();
+    for (index, info) in plan.parameters.iter().enumerate() {
+        let numbers = source.initial(index, info, settings.seed)?;
+        parameters.push(context.upload(&numbers, info.dimensions())?);
+    }
+    let weights = parameters.iter().cloned().map(Weight::Float).collect();
+    let (trained, adapters) = (plan.parameters.clone(), vec![None; plan.parameters.len()]);
+    Ok(Parts { plan, weights, trained, parameters, adapters })
 }
 
-/// Checks that the device can bind each tensor, and that a memory limit has room for all.
-fn check_fits(context: &Context, plan: &Plan) -> Result<()> {
-    let limit = context.capabilities().max_binding_bytes;
-    for info in &plan.parameters {
-        let bytes = 4 * info.shape.iter().map(|&n| n as u64).product::<u64>();
-        if bytes > limit {
-            let what = info.name.clone();
-            return Err(LibraryError::TooLarge { what, bytes, limit }.into());
+/// Uploads a model whose adapters learn, and returns a number of its weights (FNV-1a).
+fn adapted(
+    context: &Context,
+    source: &Source,
+    plan: Plan,
+    settings: &Settings,
+) -> Result<(Parts, u64)> {
+    let (trained, adapters) = match &settings.lora {
+        Some(lora) => lora.adapters(&plan)?,
+        None => (Vec::new(), vec![None; plan.parameters.len()]),
+    };
+    let (mut weights, mut hash) = (Vec::new(), 0xcbf2_9ce4_8422_2325u64);
+    let mut mix = |word: u32| hash = (hash ^ u64::from(word)).wrapping_mul(0x100_0000_01b3);
+    for (index, info) in plan.parameters.iter().enumerate() {
+        if info.kind == Kind::Linear {
+            let matrix: PackedTernary = source.ternary(index, info, settings.seed)?;
+            matrix.words().iter().copied().for_each(&mut mix);
+            mix(crate::ternary::scale(&matrix).unwrap_or_default().to_bits());
+            weights.push(Weight::Ternary(matrix.upload(context)?));
+        } else {
+            let numbers = source.initial(index, info, settings.seed)?;
+            numbers.iter().for_each(|number| mix(number.to_bits()));
+            weights.push(Weight::Float(context.upload(&numbers, info.dimensions())?));
         }
     }
-    let bytes = BYTES * plan.numbers();
-    match context.memory_stats().limit {
-        Some(limit) if bytes > limit => {
-            let what = "weights, gradients and the optimizer's means".to_owned();
-            let live = context.live_memory();
-            Err(LibraryError::MemoryLimit { what, bytes, limit, live }.into())
-        }
-        _ => Ok(()),
+    let mut parameters = Vec::new();
+    for (index, info) in trained.iter().enumerate() {
+        let numbers = crate::lora::initial(index, info, settings.seed);
+        parameters.push(context.upload(&numbers, info.dimensions())?);
     }
+    Ok((Parts { plan, weights, trained, parameters, adapters }, hash))
 }
 
 fn check_text(text: &Corpus, config: &ModelConfig, settings: &Settings) -> Result<()> {
-    let length = text.window(0).len() - 1;
-    if length != settings.context {
+    if text.context() != settings.context {
         let accepted = format!("windows of the context, {}, are needed", settings.context);
-        return Err(Error::setting("the length of windows", length, accepted));
+        return Err(Error::setting("the length of windows", text.context(), accepted));
     }
     check_ids(text.ids(), config)
 }
 
-fn check_ids(ids: &[u32], config: &ModelConfig) -> Result<()> {
+pub(crate) fn check_ids(ids: &[u32], config: &ModelConfig) -> Result<()> {
     match ids.iter().find(|&&id| id as usize >= config.vocab) {
         Some(id) => {
             let accepted = format!("ids below the vocab_size of {} are needed", config.vocab);

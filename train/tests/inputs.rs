@@ -25,7 +25,7 @@ fn bad_lines_are_named() {
     let good = r#"{"text": "Once upon a time there was a king."}"#;
     for (line, expected) in [
         ("{\"text\": \"no end", "is not JSON"),
-        ("{\"txt\": \"another name\"}", "has no field `text`"),
+        ("{\"txt\": \"another name\"}", "has no field `text` or `messages`"),
         ("{\"text\": 7}", "`text` is not a string"),
         ("[]", "has no field `text`"),
     ] {
@@ -45,6 +45,197 @@ fn bad_lines_are_named() {
     let empty = tempfile::tempdir().unwrap();
     let error = Corpus::read(&[empty.path().into()], &tokenizer(), 2047, 2).unwrap_err();
     assert!(error.to_string().ends_with("has no files of .txt or .jsonl"), "{error}");
+}
+
+/// A line with these messages.
+fn messages(messages: &[(&str, &str)]) -> Value {
+    let all = messages.iter().map(|(role, content)| json!({"role": role, "content": content}));
+    json!({"messages": all.collect::<Vec<_>>()})
+}
+
+#[test]
+fn bad_conversations_are_named() {
+    let good = messages(&[("user", "Hello"), ("assistant", "Hi")]);
+    let with =
+        |message: Value| json!({"messages": [{"role": "user", "content": "Hello"}, message]});
+    let answer = |field: &str, value: Value| {
+        let mut message = json!({"role": "assistant", "content": "Hi"});
+        message[field] = value;
+        with(message)
+    };
+    let cases = [
+        (json!({"messages": {}}), "`messages` is not an array"),
+        (json!({"messages": []}), "has no message of the role `assistant`"),
+        (json!({"messages": [], "text": ""}), "has both `text` and `messages`"),
+        (messages(&[("user", "Hello")]), "has no message of the role `assistant`"),
+        (with(json!({"content": "Hi"})), "message 2: has no string `role`"),
+        (answer("role", json!("gpt")), "message 2: the role `gpt` is not known; system, "),
+        (answer("content", json!(" \n")), "message 2: the answer is empty"),
+        (answer("content", json!(null)), "message 2: has no `content`"),
+        (answer("content", json!([{"type": "image_url"}])), "message 2: has no `content`"),
+        (answer("tool_calls", json!([{}])), "message 2: has `tool_calls`"),
+        (answer("weight", json!(0.5)), "message 2: `weight` is neither 0 nor 1"),
+        (answer("weight", json!(0)), "has no message of the role `assistant` to learn"),
+    ];
+    for (line, expected) in cases {
+        let error = corpus("a.jsonl", format!("{good}\n{line}\n").as_bytes()).unwrap_err();
+        assert!(matches!(error, Error::Data { line: Some(2), .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("a.jsonl:2: {expected}")), "{text}");
+    }
+    let mut with_tools = good;
+    with_tools["tools"] = json!([{"type": "function"}]);
+    let error = corpus("a.jsonl", with_tools.to_string().as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("a.jsonl:1: has `tools`"), "{error}");
+}
+
+/// Reads conversations by a chat template.
+fn chats(template: &str, lines: &[Value], context: usize) -> Result<Corpus, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chats.jsonl");
+    fs::write(&file, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    Corpus::read(&[file], &tokenizer().with_chat_template(template), 2047, context)
+}
+
+/// The text that is learned of a window.
+fn learned(corpus: &Corpus, window: usize) -> String {
+    let ids = corpus.window(window).iter().zip(corpus.scored(window).unwrap());
+    let ids: Vec<u32> = ids.filter(|(_, scored)| **scored).map(|(id, _)| *id).collect();
+    tokenizer().decode_with_special(&ids).unwrap()
+}
+
+const ROLES: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]\n{% endif %}";
+/// With an end of each turn.
+const ENDS: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}";
+
+#[test]
+fn only_answers_are_learned() {
+    let two = messages(&[
+        ("system", "Be kind."),
+        ("user", "Who is there?"),
+        ("assistant", "The king."),
+        ("user", "Where?"),
+        ("assistant", "In the garden."),
+        ("user", "Thanks"),
+    ]);
+    let end = "<|end_of_text|>";
+    let corpus = chats(ENDS, std::slice::from_ref(&two), 100).unwrap();
+    // A space before an answer is one token with its first word.
+    assert_eq!(learned(&corpus, 0), format!(" The king.{end} In the garden.{end}"));
+    let last = corpus.window(0).last().copied();
+    assert_eq!((last, corpus.window(0).len()), (Some(2047), corpus.ids().len()));
+    // Without ends in the template, the last answer gets one, if it is the last message.
+    let corpus = chats(ROLES, std::slice::from_ref(&two), 100).unwrap();
+    assert_eq!(learned(&corpus, 0), "The king.\nIn the garden.\n");
+    let one = messages(&[("user", "Who?"), ("assistant", "The king.")]);
+    let corpus = chats(ROLES, &[one.clone(), two], 100).unwrap();
+    assert_eq!(learned(&corpus, 0), format!("The king.\n{end}"));
+    assert_eq!((corpus.windows(), corpus.scored(0).unwrap()[0]), (2, false));
+    // A prompt is encoded as inference encodes it.
+    let prompt = [bitnet_wgpu::model::Message::new("user", "Who?")];
+    let prompt = tokenizer().with_chat_template(ROLES).chat(&prompt).unwrap();
+    assert!(corpus.window(0).starts_with(&prompt));
+    let first = corpus.scored(0).unwrap().iter().position(|scored| *scored);
+    assert_eq!(first, Some(prompt.len()));
+    // A name of a special token in a message is text.
+    let hostile = messages(&[("user", "Who?"), ("assistant", "A <|end_of_text|> B")]);
+    let corpus = chats(ROLES, &[hostile], 100).unwrap();
+    assert_eq!(corpus.window(0).iter().filter(|&&id| id == 2047).count(), 1);
+    let mut unweighted = one;
+    unweighted["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "user", "content": "And?"}),
+        json!({"role": "assistant", "content": "No.", "weight": 0}),
+    ]);
+    assert_eq!(learned(&chats(ROLES, &[unweighted], 100).unwrap(), 0), "The king.\n");
+}
+
+/// As Qwen3's template does, which writes `<think>` before the last answer only.
+#[test]
+fn templates_with_another_last_answer_work() {
+    let template = "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' and loop.last %}[ ]\n{% endif %}{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<assistant>\n{% endif %}";
+    let two =
+        [("user", "Who?"), ("assistant", "The king."), ("user", "Where?"), ("assistant", "Here.")];
+    let corpus = chats(template, &[messages(&two)], 100).unwrap();
+    let end = "<|end_of_text|>";
+    assert_eq!(learned(&corpus, 0), format!("The king.{end}[ ]\nHere.{end}"));
+}
+
+/// A template that does not know a role would lose what is said.
+#[test]
+fn messages_that_templates_leave_out_are_named() {
+    let template = "{% for m in messages %}{% if m.role != 'developer' %}{{ m.content }}\n{% endif %}{% endfor %}";
+    let three =
+        messages(&[("developer", "Be kind."), ("user", "Who?"), ("assistant", "The king.")]);
+    let error = chats(template, &[three], 100).unwrap_err().to_string();
+    assert!(error.contains(":1: message 1: the chat template leaves it out"), "{error}");
+    let mut thinks = messages(&[("user", "Who?"), ("assistant", "The king.")]);
+    thinks["messages"][1]["reasoning_content"] = json!("Hm.");
+    let error = chats(ROLES, &[thinks.clone()], 100).unwrap_err().to_string();
+    assert!(error.contains("message 2: has `reasoning_content`"), "{error}");
+    // As a table with empty columns has them.
+    thinks["messages"][1]["reasoning_content"] = json!(null);
+    thinks["messages"][1]["weight"] = json!(null);
+    thinks["text"] = json!(null);
+    assert_eq!(chats(ROLES, &[thinks], 100).unwrap().windows(), 1);
+}
+
+#[test]
+fn templates_that_fail_are_named() {
+    let good = messages(&[("user", "Who?"), ("assistant", "The king.")]);
+    let two = messages(&[("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]);
+    for (template, line, expected) in [
+        ("{{ raise_exception('no system') }}", &good, "no system"),
+        ("{% for", &good, "chat template"),
+        ("{{ messages[0].content }}", &good, "writes no answer"),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            &two,
+            "message 2: the chat template writes another text",
+        ),
+    ] {
+        let error = chats(template, std::slice::from_ref(line), 100).unwrap_err();
+        assert!(matches!(error, Error::Data { line: Some(1), .. }), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn long_conversations_are_cut_and_counted() {
+    let long = messages(&[("user", "Who?"), ("assistant", &"The king. ".repeat(20))]);
+    let question = messages(&[("user", &"Who? ".repeat(40)), ("assistant", "The king.")]);
+    let short = messages(&[("user", "Who?"), ("assistant", "I.")]);
+    let corpus = chats(ROLES, &[long, question.clone(), short], 20).unwrap();
+    let report = corpus.chat_report();
+    assert_eq!((report.conversations, report.cut, report.left_out), (3, 1, 1));
+    assert_eq!((corpus.windows(), corpus.window(0).len()), (2, 21));
+    assert!(corpus.window(1).len() < 21);
+    let (train, held) = corpus.clone().split(1).unwrap();
+    assert_eq!((train.window(0), train.scored(0)), (corpus.window(0), corpus.scored(0)));
+    assert_eq!((held.window(0), held.scored(0)), (corpus.window(1), corpus.scored(1)));
+    assert!(matches!(corpus.split(2), Err(Error::Setting { .. })));
+    let error = chats(ROLES, &[question], 20).unwrap_err();
+    assert!(error.to_string().starts_with("the context is 20; a longer one is needed"), "{error}");
+}
+
+/// Documents are windows before conversations.
+#[test]
+fn text_and_conversations_are_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let chat = messages(&[("user", "Who?"), ("assistant", "The king.")]);
+    let text = json!({"text": "Once upon a time there was a king who had a daughter. ".repeat(5)});
+    let file = folder.path().join("a.jsonl");
+    fs::write(&file, format!("{chat}\n{text}\n{chat}\n")).unwrap();
+    let corpus = Corpus::read(&[file], &tokenizer(), 2047, 12).unwrap();
+    let texts = corpus.windows() - 2;
+    assert!(texts >= 3 && corpus.scored(texts - 1).is_none() && corpus.scored(texts).is_some());
+    let answers = |window| corpus.scored(window).unwrap().iter().filter(|scored| **scored).count();
+    assert_eq!(corpus.learned(), 12 * texts + answers(texts) + answers(texts + 1));
+    let (train, held) = corpus.clone().split(3).unwrap();
+    assert_eq!((train.windows(), held.windows()), (texts - 1, 3));
+    for window in 0..3 {
+        assert_eq!(held.window(window), corpus.window(texts - 1 + window));
+        assert_eq!(held.scored(window), corpus.scored(texts - 1 + window));
+    }
 }
 
 #[test]

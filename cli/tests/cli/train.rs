@@ -112,6 +112,85 @@ fn a_closed_output_leaves_a_checkpoint() {
     assert_eq!(log(&parts), log(&whole));
 }
 
+/// A file of conversations.
+fn chats(directory: &Directory) -> String {
+    let file = directory.path("chats.jsonl");
+    let line = |word: &str| {
+        let message = |role: &str, content: String| json!({"role": role, "content": content});
+        let question = message("user", format!("Where is the {word}?"));
+        let answer = message("assistant", format!("Arr, the {word} is at sea."));
+        json!({"messages": [question, answer]}).to_string()
+    };
+    fs::write(&file, ["king", "queen", "cat", "dog"].map(line).join("\n")).unwrap();
+    file
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_model_is_finetuned_and_adapters_are_merged() {
+    let directory = Directory::new("finetune");
+    let (config, data) = (config(&directory), chats(&directory));
+    let [base, tuned, adapter] = ["base", "tuned", "adapter"].map(|name| directory.path(name));
+    succeeds(&arguments(&config, &base));
+    let run = |out| {
+        let run =
+            ["finetune", &base, "--data", &data, "--out", out, "--steps", "4", "--batch", "2"];
+        let more = ["--context", "24", "--held-out", "1", "--lr", "1e-2"];
+        [&run[..], &more].concat()
+    };
+    let evaluated = [&run(&tuned)[..], &["--eval-data", HELDOUT]].concat();
+    let report = json(&evaluated);
+    let scores = report["scores"].as_array().unwrap();
+    assert_eq!(scores.len(), 2);
+    for score in scores {
+        let loss = |name: &str| score[name].as_f64().unwrap();
+        assert!(loss("loss_trained") < loss("loss_before"), "{report}");
+        // Tables are written in bf16.
+        assert!((loss("loss_written") - loss("loss_trained")).abs() < 0.02, "{report}");
+    }
+    let options = ["--cpu", "--greedy", "--ignore-eos", "--max-tokens", "3"];
+    assert!(!answers(&[&["run", &tuned, "Once"][..], &options].concat(), "").is_empty());
+
+    let lora = [&run(&adapter)[..], &["--lora", "2", "--eval-every", "2"]].concat();
+    let output = succeeds(&lora);
+    assert!(output.contains("step     2: held-out loss "), "{output}");
+    assert!(
+        output.contains("held-out text: perplexity ") && output.contains(" with adapters\n"),
+        "{output}"
+    );
+    let file = |name: &str| Path::new(&adapter).join(name);
+    assert!(file("adapter_model.safetensors").exists() && !file("config.json").exists());
+    // No steps are left, and the adapters become a part of the model.
+    let merged = succeeds(&[&lora[..], &["--resume", "--merge"]].concat());
+    assert!(merged.contains(" before, ") && merged.contains(" as written\n"), "{merged}");
+    assert!(!answers(&[&["run", &adapter, "Once"][..], &options].concat(), "").is_empty());
+    fails(&lora, "has checkpoints");
+    fails(
+        &[&lora[..], &["--force", "--lora-targets", "head"]].concat(),
+        "a target of LoRA is head",
+    );
+    fails(
+        &["finetune", "no/where", "--data", &data, "--out", &tuned, "--steps", "1"],
+        "no/where is no model directory",
+    );
+    let bad = directory.path("bad.jsonl");
+    fs::write(&bad, "{\"messages\": [{\"content\": \"Hi\"}]}\n").unwrap();
+    let bad = [&without(&run(&tuned), "--data")[..], &["--data", &bad, "--force"]].concat();
+    fails(&bad, "bad.jsonl:1: message 1: has no string `role`");
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_folder_has_one_run() {
+    let directory = Directory::new("train-locked");
+    let (config, out) = (config(&directory), directory.path("out"));
+    let lock = bitnet_train::FolderLock::new(&out).unwrap();
+    let run = arguments(&config, &out);
+    fails(&run, "another run writes to it");
+    drop(lock);
+    succeeds(&run);
+}
+
 /// All of these are found before a GPU is looked for.
 #[test]
 fn impossible_runs_are_refused() {

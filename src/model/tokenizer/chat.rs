@@ -221,8 +221,17 @@ impl Tokenizer {
     /// [`Error::ChatTemplate`]; [`Error::TextTooLong`] where the template writes more than
     /// [`Tokenizer::within`] allows; else as [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        self.chat_ids(messages, true)
+    }
+
+    /// [`Tokenizer::chat`], with or without the beginning of the assistant's turn.
+    pub(crate) fn chat_ids(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<Vec<u32>> {
         if self.1.special_in_content {
-            return self.encode_plain(&self.chat_text(messages, true)?);
+            return self.encode_plain(&self.chat_text(messages, add_generation_prompt)?);
         }
         check_calls(messages)?;
         // Arguments as they are after escapes.
@@ -244,7 +253,7 @@ impl Tokenizer {
             })
             .collect();
         let tools = tools.into_iter().map(|tool| changed(tool, &|text| marked(text, &[])));
-        let text = self.render(&messages, &tools.collect::<Vec<_>>(), true)?;
+        let text = self.render(&messages, &tools.collect::<Vec<_>>(), add_generation_prompt)?;
         self.check_length(text.len())?;
         self.0.encode_marked(&text, false, Some(mark))
     }

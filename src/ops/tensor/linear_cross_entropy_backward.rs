@@ -86,10 +86,37 @@ impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
         dloss: &Tensor<f32>,
         gradients: LinearGradients<Out<'_, X>, Out<'_, W>>,
     ) -> Result<()> {
+        self.record_backward(encoder, (lse, dloss), gradients.x, Some(gradients.w))
+    }
+
+    /// Records the gradient of `x` alone, for weights that do not learn.
+    ///
+    /// # Errors
+    /// As [`backward_into`](Self::backward_into).
+    pub fn backward_x_into<'y>(
+        self,
+        encoder: &mut Encoder,
+        lse: &Tensor<f32>,
+        dloss: &Tensor<f32>,
+        dx: impl Into<Out<'y, X>>,
+    ) -> Result<()>
+    where
+        X: 'y,
+    {
+        self.record_backward(encoder, (lse, dloss), dx.into(), None)
+    }
+
+    fn record_backward(
+        self,
+        encoder: &mut Encoder,
+        (lse, dloss): (&Tensor<f32>, &Tensor<f32>),
+        dx_out: Out<'_, X>,
+        dw_out: Option<Out<'_, W>>,
+    ) -> Result<()> {
         let op = "linear_cross_entropy_backward";
         let problem = self.problem(op, [("lse", lse), ("dloss", dloss)])?;
-        gradients.x.check_shape(op, self.x.shape())?;
-        gradients.w.check_shape(op, self.w.shape())?;
+        dx_out.check_shape(op, self.x.shape())?;
+        dw_out.map_or(Ok(()), |dw| dw.check_shape(op, self.w.shape()))?;
         encoder.transaction(|encoder| {
             let (x, chunk) = (wide(encoder, self.x, problem)?, Chunk::new(encoder, problem)?);
             let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
@@ -112,11 +139,12 @@ impl<X: Float, W: Float> LinearCrossEntropy<'_, X, W> {
                 )?;
                 let sum = if first == 0 { Out::set(&dx) } else { Out::add(&dx) };
                 matmul(&logits, &w).forward_into(encoder, sum)?;
+                let Some(dw) = dw_out else { continue };
                 // The weights have done their part: their gradients take their place.
                 matmul(Side::transposed(&logits), &x).forward_into(encoder, &w)?;
-                narrow(encoder, &w, gradients.w, first * problem.k)?;
+                narrow(encoder, &w, dw, first * problem.k)?;
             }
-            narrow(encoder, &dx, gradients.x, 0)
+            narrow(encoder, &dx, dx_out, 0)
         })
     }
 }

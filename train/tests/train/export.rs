@@ -46,7 +46,6 @@ fn inference_computes_the_loss_of_training() {
     }
 }
 
-/// Exported in bf16, embeddings are off by 2^-9, and other numbers stay.
 #[test]
 fn training_starts_from_float_weights() {
     let folder = tempfile::tempdir().unwrap();
@@ -63,11 +62,6 @@ fn training_starts_from_float_weights() {
     for (a, b) in run.weights().iter().zip(again.weights()) {
         assert!(read(a) == read(b));
     }
-    // Packed weights have lost their float ones.
-    run.export(&path, TALES, DenseElement::Bf16).unwrap();
-    let error = begin().err().unwrap();
-    assert!(matches!(&error, Error::Checkpoint { .. }), "{error}");
-    assert!(error.to_string().contains("float weights are needed"), "{error}");
 }
 
 #[test]

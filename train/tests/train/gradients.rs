@@ -1,7 +1,7 @@
 //! Gradients of whole models against differences of their losses, with nothing quantized.
 
 use super::{config, ids, read, settings, trainer};
-use bitnet_train::{Corpus, LinearMode, Trainer};
+use bitnet_train::{Corpus, LinearMode, Lora, Trainer};
 
 const VOCAB: usize = 23;
 
@@ -39,15 +39,28 @@ fn difference(trainer: &Trainer, text: &Corpus, parameter: usize, unit: &[f32]) 
 /// Compares the gradient of every parameter along a vector that is half itself and half random.
 /// Returns the largest error as a share of its bound, and the largest bound as a share of the
 /// gradient's norm.
-fn check(family: &str, layers: usize) -> (f64, f64) {
+fn check(family: &str, layers: usize, lora: Option<Lora>) -> (f64, f64) {
     let text = Corpus::from_ids(ids(3 * 8 + 1, VOCAB as u32, 7), 8).unwrap();
-    let mut settings = settings(1, LinearMode::Dense);
-    settings.batch = 3;
+    let linear = if lora.is_some() { LinearMode::Float } else { LinearMode::Dense };
+    let mut settings = settings(1, linear);
+    (settings.batch, settings.lora) = (3, lora);
     let mut json = config(family, VOCAB);
     json["num_hidden_layers"] = layers.into();
     let trainer = trainer(&json, text.clone(), settings).unwrap();
+    // B is 0 at first, and then A has no gradient. Larger numbers bend the loss within a step.
+    for (i, info) in trainer.parameters().iter().enumerate() {
+        if info.name.contains("lora_B") {
+            let count: usize = info.shape.iter().product();
+            let numbers: Vec<f32> = direction(count, i as u32).iter().map(|x| 0.2 * x).collect();
+            trainer.weights()[i].write(&numbers).unwrap();
+        }
+    }
     let windows: Vec<&[u32]> = (0..3).map(|i| text.window(i)).collect();
     trainer.compute_gradients(&windows).unwrap();
+    slopes(family, &trainer, &text)
+}
+
+fn slopes(family: &str, trainer: &Trainer, text: &Corpus) -> (f64, f64) {
     let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
     let (mut worst, mut widest) = (0f64, 0f64);
     for (i, info) in trainer.parameters().iter().enumerate() {
@@ -60,7 +73,7 @@ fn check(family: &str, layers: usize) -> (f64, f64) {
         let unit: Vec<f32> = both.iter().map(|x| x / norm(&both)).collect();
         let slope: f64 =
             gradient.iter().zip(&unit).map(|(g, u)| f64::from(*g) * f64::from(*u)).sum();
-        let (expected, distance) = difference(&trainer, &text, i, &unit);
+        let (expected, distance) = difference(trainer, text, i, &unit);
         let bound = 2.0 * distance + ROUNDING / f64::from(STEP);
         let error = (slope - expected).abs();
         (worst, widest) = (worst.max(error / bound), widest.max(bound / f64::from(sizes[0])));
@@ -77,10 +90,39 @@ fn check(family: &str, layers: usize) -> (f64, f64) {
 #[test]
 fn gradients_are_slopes_of_the_loss() {
     for (family, layers) in [("bitnet", 2), ("llama", 1), ("qwen3", 1)] {
-        let (worst, widest) = check(family, layers);
+        let (worst, widest) = check(family, layers, None);
         println!("{family}: {worst:.2} of the bound, which is at most {widest:.3} of a gradient");
         assert!(widest < 0.1, "{family}: {widest}");
     }
+}
+
+/// With float activations, nothing that depends on adapters is rounded.
+#[test]
+fn gradients_of_adapters_are_slopes() {
+    for (family, layers) in [("llama", 2), ("qwen3", 1)] {
+        let (worst, widest) = check(family, layers, Some(Lora::new(3)));
+        println!("{family}: {worst:.2} of the bound, which is at most {widest:.3} of a gradient");
+        assert!(widest < 0.1, "{family}: {widest}");
+    }
+}
+
+/// Questions and padding have no part in the loss and its gradients.
+#[test]
+fn gradients_of_answers_are_slopes() {
+    let text = super::finetune::chats(40);
+    let mut settings = settings(1, LinearMode::Float);
+    (settings.batch, settings.context) = (4, 40);
+    settings.lora = Some(Lora::new(3));
+    settings.lora.as_mut().unwrap().targets = vec!["v_proj".into()];
+    let mut json = config("llama", 2048);
+    json["num_hidden_layers"] = 1.into();
+    let trainer = trainer(&json, text.clone(), settings).unwrap();
+    let count: usize = trainer.parameters()[1].shape.iter().product();
+    let numbers: Vec<f32> = direction(count, 1).iter().map(|x| 0.2 * x).collect();
+    trainer.weights()[1].write(&numbers).unwrap();
+    trainer.compute_gradients_of(&text).unwrap();
+    let (_, widest) = slopes("answers", &trainer, &text);
+    assert!(widest < 0.2, "{widest}");
 }
 
 /// Straight through the quantizers, gradients are those of a model whose weights are the ternary

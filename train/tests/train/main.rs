@@ -1,6 +1,7 @@
 //! Training on a GPU: gradients, bits, checkpoints, exported models.
 
 mod export;
+mod finetune;
 mod gradients;
 mod run;
 

@@ -215,6 +215,7 @@ fn a_step_that_is_not_finite_changes_nothing() {
         Err(Error::Diverged { steps: 3, last: Some(last) }) => assert_eq!(last, path),
         other => panic!("{:?}", other.map(|report| report.loss)),
     }
+    assert_eq!(run.last_step().map(|report| (report.step, report.skipped)), Some((3, true)));
 }
 
 #[test]
@@ -264,7 +265,14 @@ fn memory_limits_are_checked_first() {
     let context = pollster::block_on(bitnet_wgpu::Context::new()).unwrap();
     context.limit_memory(bytes - 1);
     let error = Trainer::new(&context, source, text(41), six_steps()).err().unwrap();
-    assert!(error.to_string().contains("weights, gradients"), "{error}");
+    assert!(matches!(error, Error::Memory { weights, .. } if weights == bytes), "{error}");
+    assert!(error.to_string().ends_with("or train adapters of one that exists"), "{error}");
+    assert_eq!(context.memory_stats().live_bytes, 0);
+    // Activations are a part of it.
+    context.limit_memory(bytes + 100);
+    let error = Trainer::new(&context, self::source(&config("bitnet", 40)), text(41), six_steps());
+    let error = error.err().unwrap().to_string();
+    assert!(error.contains("smaller batch"), "{error}");
     assert_eq!(context.memory_stats().live_bytes, 0);
 }
 

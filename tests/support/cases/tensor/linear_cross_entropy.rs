@@ -204,6 +204,7 @@ impl Problem {
             on_top(&expected[0], &of_loss),
             on_top(&expected[2], &numbers(&of_x)),
             on_top(&expected[3], &numbers(&of_w)),
+            expected[2].clone(),
         ];
         let check = move |got: &[Data], _| {
             expected.iter().chain(&sums).zip(got).enumerate().try_for_each(
@@ -232,6 +233,8 @@ impl Problem {
             op.forward_into(encoder, outs)?;
             let outs = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
             op.backward_into(encoder, &made.lse, &dloss, outs)?;
+            let alone = Tensor::uninit(encoder.context(), x.shape())?;
+            op.backward_x_into(encoder, &made.lse, &dloss, &alone)?;
             r.watch_all(&made.loss);
             r.watch_all(&made.lse);
             r.watch_all(&gradients.x);
@@ -239,6 +242,7 @@ impl Problem {
             r.watch_all(&loss);
             r.watch_all(&dx);
             r.watch_all(&dw);
+            r.watch_all(&alone);
             Ok(())
         };
         Case::new(name, record, check)
