@@ -14,7 +14,11 @@ use bitnet_train::{
     Corpus, FolderLock, Lora, Progress, Score, Settings, Source, StepReport, Trainer, end_of_text,
     latest, score,
 };
-use bitnet_wgpu::{Context, ContextOptions, internals::files::display, model::Tokenizer};
+use bitnet_wgpu::{
+    Context, ContextOptions,
+    internals::files::display,
+    model::{LocalTime, Tokenizer},
+};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::{
@@ -23,6 +27,9 @@ use std::{
     sync::atomic::Ordering,
     time::Instant,
 };
+
+/// The date that chat templates are given.
+const DATE: &str = "2024-07-26";
 
 /// A run of a training command.
 pub struct Job<'a> {
@@ -63,7 +70,9 @@ impl Job<'_> {
         self.check_inputs()?;
         let _lock = FolderLock::new(&self.args.out)?;
         self.check_output()?;
-        let tokenizer = Tokenizer::from_directory(&self.tokenizer)?;
+        // Templates that write the date would give a resumed run another text.
+        let date = DATE.parse::<LocalTime>().context("the date of templates")?;
+        let tokenizer = Tokenizer::from_directory(&self.tokenizer)?.with_chat_time(date);
         let end = end_of_text(&tokenizer, source.config(), &self.tokenizer)?;
         let text = Corpus::read(&self.args.data, &tokenizer, end, settings.context)?;
         note_cut(&text);
@@ -133,7 +142,15 @@ impl Job<'_> {
             }
         }
         if self.lora.is_some() {
-            trainer.export_adapter(&self.args.out)?;
+            // Beside a merged model, other programs would add the adapters again.
+            let (folder, stale) = match self.merge {
+                true => (self.args.out.join("adapter"), ADAPTER),
+                false => (self.args.out.clone(), MODEL),
+            };
+            remove(&self.args.out, &stale)?;
+            trainer.export_adapter(folder)?;
+        } else {
+            remove(&self.args.out, &ADAPTER)?;
         }
         if !self.merge {
             return Ok(());
@@ -358,6 +375,18 @@ impl Job<'_> {
             display(&self.args.out)
         ))?)
     }
+}
+
+/// The files of adapters and of a model, of which a folder has one kind; the first one says which.
+const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+const MODEL: [&str; 2] = ["config.json", "model.safetensors"];
+
+/// Removes files of an earlier run that would be taken for those of this one.
+fn remove(folder: &Path, names: &[&str]) -> Result<()> {
+    for path in names.iter().map(|name| folder.join(name)).filter(|path| path.exists()) {
+        fs::remove_file(&path).with_context(|| format!("removing {}", display(&path)))?;
+    }
+    Ok(())
 }
 
 /// Says which conversations did not fit.

@@ -164,6 +164,7 @@ fn a_model_is_finetuned_and_adapters_are_merged() {
     let merged = succeeds(&[&lora[..], &["--resume", "--merge"]].concat());
     assert!(merged.contains(" before, ") && merged.contains(" as written\n"), "{merged}");
     assert!(!answers(&[&["run", &adapter, "Once"][..], &options].concat(), "").is_empty());
+    assert!(!file("adapter_config.json").exists() && file("adapter/adapter_config.json").exists());
     fails(&lora, "has checkpoints");
     fails(
         &[&lora[..], &["--force", "--lora-targets", "head"]].concat(),

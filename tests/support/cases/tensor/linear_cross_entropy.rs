@@ -233,7 +233,7 @@ impl Problem {
             op.forward_into(encoder, outs)?;
             let outs = LinearGradients { x: Out::add(&dx), w: Out::add(&dw) };
             op.backward_into(encoder, &made.lse, &dloss, outs)?;
-            let alone = Tensor::uninit(encoder.context(), x.shape())?;
+            let alone = Tensor::<X>::uninit(encoder.context(), x.shape())?;
             op.backward_x_into(encoder, &made.lse, &dloss, &alone)?;
             r.watch_all(&made.loss);
             r.watch_all(&made.lse);
