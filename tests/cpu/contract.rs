@@ -310,14 +310,21 @@ fn declared_workgroup_memory_is_that_of_the_texts() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A device that offers this runs every kernel that asks for no feature of its own.
+/// Kernels with more workgroup memory than is required of a device: taken only where there is as
+/// much, by `Capabilities::max_workgroup_bytes`.
+const LARGE: [&str; 1] = ["attention_buffered"];
+
+/// A device that offers this runs every kernel that asks for no feature of its own, but for those
+/// that are [`LARGE`].
 #[test]
 fn required_limits_follow_from_the_catalog() {
     let optional = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
     let wgsl = |kernel: &'static Kernel| {
         kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl)
     };
-    let needs = catalog().flat_map(|kernel| wgsl(kernel).map(|variant| kernel.needs(&variant)));
+    let needs = catalog()
+        .filter(|kernel| !LARGE.contains(&kernel.name))
+        .flat_map(|kernel| wgsl(kernel).map(|variant| kernel.needs(&variant)));
     let plain =
         needs.filter(|needs| (needs.features - optional - Context::REQUIRED.features).is_empty());
     let all = plain.fold(Needs::NONE, Needs::union);
