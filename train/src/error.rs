@@ -47,7 +47,7 @@ pub enum Error {
         "{steps} steps in a row had a loss or a gradient that is not finite; {}",
         last.as_ref().map_or_else(
             || "there is no checkpoint to resume from; a lower learning rate may help".to_owned(),
-            |last| format!("the last good checkpoint is {}; start from its weights with a lower learning rate", display(last))
+            |last| format!("the last good checkpoint is {}; train anew with a lower learning rate, from its weights if all weights are trained", display(last))
         )
     )]
     Diverged { steps: u32, last: Option<PathBuf> },

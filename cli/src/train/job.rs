@@ -80,7 +80,9 @@ impl Job<'_> {
         let (text, held_out) = text.split(held_out)?;
         let mut scored = vec![Scored::new("held-out text", held_out)];
         if !self.other.is_empty() {
-            let other = Corpus::read(self.other, &tokenizer, end, settings.context)?;
+            let other = Corpus::read(self.other, &tokenizer, end, settings.context)
+                .context("reading --eval-data")?;
+            note_cut(&other);
             scored.push(Scored::new("other text", other));
         }
 
@@ -192,9 +194,10 @@ impl Job<'_> {
             }
         }
         // The log and the model's files would be read as text.
-        for data in self.args.data.iter().chain(self.other) {
+        let data = self.args.data.iter().map(|path| ("--data", path));
+        for (option, data) in data.chain(self.other.iter().map(|path| ("--eval-data", path))) {
             if data.canonicalize().is_ok_and(|data| real.starts_with(data)) {
-                bail!("--out {out} is in a directory of --data: choose another output");
+                bail!("--out {out} is in a directory of {option}: choose another output");
             }
         }
         Ok(())
