@@ -32,7 +32,7 @@ pub(super) const MANY_WGSL: Source = many(
     16_384,
 );
 
-/// As [`MANY_WGSL`] for heads of [`COLUMNS`], and the same bits. NVIDIA's driver gives a core 48 KiB
+/// As [`MANY_WGSL`] for heads of [`COLUMNS`], with bit-identical results. NVIDIA's driver gives a core 48 KiB
 /// of workgroup memory, so two workgroups fit (H200: "Exact attention and rows of prompts").
 pub(super) const BUFFERED_WGSL: Source = many(
     wgsl![

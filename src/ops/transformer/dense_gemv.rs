@@ -1,7 +1,10 @@
 //! The LM head: `x` `[m, k]` times a dense matrix `[n, k]`. Made for few tokens, where reading the
 //! matrix is the cost.
 
-use super::{attention::dot, dense_int8};
+use super::{
+    attention::dot,
+    dense_int8::{self, Params},
+};
 use crate::{
     error::{Error, Result},
     gpu::{
@@ -21,15 +24,12 @@ use crate::{
         forward::forward,
         tensor::pad_rows::{pad_rows, quads_by_place},
     },
-    params,
     shape::Shape,
     tuning::TuningKey,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
 };
 use rayon::prelude::*;
-
-params! { pub(super) struct Params { pub rows: u32, pub tokens: u32, pub blocks: u32, pub add: u32 } }
 
 const BINDINGS: &[Binding] =
     &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];

@@ -1,7 +1,6 @@
 //! The LM head in int8, where packed products of integers are fast: activations in fixed point, so
 //! that sums are exact in any order, and the kernel may be chosen by the number of tokens.
 
-use super::dense_gemv::Params;
 use crate::{
     error::Result,
     gpu::{
@@ -24,6 +23,7 @@ use crate::{
     wgsl,
 };
 
+params! { pub(super) struct Params { pub rows: u32, pub tokens: u32, pub blocks: u32, pub add: u32 } }
 params! { struct QuantizeParams { tokens: u32, columns: u32, words: u32 } }
 
 /// A workgroup makes a row.

@@ -27,6 +27,7 @@ use tools::Tools;
 
 /// The page that explains the counts, with what kernels of decoding may cost.
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/apple-gpu.md");
+const NOTES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/notes/measurements.md");
 /// The counts of all kernels.
 const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.md");
 /// The GPUs to compile for, and their product names. The table has the first one's figures.
@@ -101,7 +102,7 @@ fn check(write: bool) -> Result<(), String> {
     let mut wrong = to_spirv(&tools, &work);
     let (document, counts) = (read(DOCUMENT)?, read(COUNTS)?);
     let recorded = report::read(&counts)?;
-    wrong.extend(uncounted(&document));
+    wrong.extend(uncounted(&read(NOTES)?));
     for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
         wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
@@ -212,17 +213,16 @@ fn compile(
     Ok(Compiled { listings: listing::read(&logs)?, driver })
 }
 
-/// Errors for kernels on tensor cores that the document does not count by hand.
-fn uncounted(document: &str) -> Vec<String> {
+/// Errors for kernels on tensor cores that the notes do not count by hand.
+fn uncounted(notes: &str) -> Vec<String> {
     let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_tensor_cores);
     let uncounted = by_hand.filter(|kernel| {
-        !document
-            .contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name))
+        !notes.contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name))
     });
     uncounted
         .map(|kernel| {
             format!(
-                "{}: uses simdgroup matrices, and is not counted by hand in the document",
+                "{}: uses simdgroup matrices, and is not counted by hand in the notes",
                 kernel.name()
             )
         })

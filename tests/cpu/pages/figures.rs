@@ -70,8 +70,12 @@ fn readme_shows_the_better_of_two_rounds() {
         ("decode, after 2048 tokens", "decode/2048"),
     ] {
         let row = row(&page, label);
-        assert!(row.len() >= 2, "{label}: {row:?}");
-        for (shown, program) in row.iter().zip([PROGRAMS[0], PROGRAMS[2]]) {
+        assert!(row.len() >= 3, "{label}: {row:?}");
+        for (shown, program) in row.iter().zip(PROGRAMS) {
+            // Decoding has no figure of its own for f16 attention.
+            if shown.is_empty() && program == PROGRAMS[1] {
+                continue;
+            }
             let best = rounds(&results, program, task).into_iter().fold(0.0, f64::max);
             approx::assert_relative_eq!(shown[0], best, max_relative = 0.01);
         }
