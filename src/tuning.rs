@@ -137,6 +137,9 @@ table! {
     /// attention and rows of prompts". Apple's GPUs run Metal; on software adapters never, since
     /// barriers cost them more than loads, and the source takes long to compile.
     AttentionBufferedRows = "attention_buffered_rows" in 0..=NEVER; 0, NEVER, NEVER;
+    /// Fewest tokens that rotary positions take by quads of a head. H200: "Exact attention and rows
+    /// of prompts". Apple's GPUs run Metal; on software adapters never, where one token takes longer.
+    RopeQuadsTokens = "rope_quads_tokens" in 1..=NEVER; 8, NEVER, NEVER;
     /// From this many tiles of 128 rows on, attention of prompts in f16 has them in place of 64
     /// rows. H200: "Attention of prompts on tensor cores", "Attention by the elements of matrices".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;

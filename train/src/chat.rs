@@ -104,8 +104,7 @@ impl Turns {
     /// left out.
     ///
     /// # Errors
-    /// What the template or the tokenizer refuses, or that an answer cannot be told from what is
-    /// around it.
+    /// What the template or the tokenizer refuses, or an answer whose beginning or end is not found.
     pub fn encode(&self, tokenizer: &Tokenizer, end: u32) -> Result<Conversation, String> {
         let ids = |messages: &[Message], prompt: bool| {
             tokenizer.chat_ids(messages, prompt).map_err(|error| error.to_string())

@@ -4,6 +4,7 @@ use super::cache::{CachePositions, HostKvCache, KvCache};
 use crate::{
     error::{Error, Result},
     gpu::{
+        context::Context,
         encoder::Encoder,
         tensor::{Bind, Tensor},
     },
@@ -14,7 +15,9 @@ use crate::{
         source::Source,
     },
     language::ShaderLanguage,
-    msl, params, wgsl,
+    msl, params,
+    tuning::TuningKey,
+    wgsl,
 };
 
 params! { struct Params { tokens: u32, run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
@@ -38,10 +41,6 @@ static ROPE: Kernel = Kernel::trusted(
 )
 .flat();
 
-/// Tokens of a workgroup of [`QUADS`]. With fewer, most of its threads have none: one token takes
-/// 213 µs in place of 147 on lavapipe.
-const QUADS_TOKENS: u32 = 8;
-
 /// For heads whose halves are whole quads: two heads of eight tokens a workgroup. H200: "Exact
 /// attention and rows of prompts".
 static QUADS: Kernel = Kernel::trusted(
@@ -50,7 +49,7 @@ static QUADS: Kernel = Kernel::trusted(
     BINDINGS,
     &[Source::wgsl(wgsl!["shared/ids", "transformer/turned", "transformer/rope_quads"])
         .workgroup_size([128, 1, 1])
-        .tile([QUADS_TOKENS, 2, 1])],
+        .tile([8, 2, 1])],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROPE, &QUADS];
@@ -112,13 +111,19 @@ impl Rope<'_> {
         };
         let bindings: [&dyn Bind; 5] =
             [positions.sequences, angles, qkv, &cache.keys, &cache.values];
-        let wgsl = encoder.context().language() == ShaderLanguage::Wgsl;
-        if wgsl && tokens >= QUADS_TOKENS as usize && shape.head_dim.is_multiple_of(8) {
+        if by_quads(encoder.context(), tokens, shape.head_dim) {
             let extent = [tokens, shape.heads + 2 * shape.kv_heads, 1];
             return encoder.dispatch(&QUADS, &params, &bindings, extent);
         }
         encoder.dispatch(&ROPE, &params, &bindings, [tokens * shape.row() / 2, 1, 1])
     }
+}
+
+/// Whether [`QUADS`] rotates this many tokens, in place of [`ROPE`].
+fn by_quads(context: &Context, tokens: usize, head_dim: usize) -> bool {
+    head_dim.is_multiple_of(8)
+        && tokens >= context.capabilities().tuned(TuningKey::RopeQuadsTokens)
+        && context.language() == ShaderLanguage::Wgsl
 }
 
 impl KvCache {

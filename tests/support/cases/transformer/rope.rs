@@ -5,6 +5,7 @@ use crate::{Case, Data, Near, U, f16_floats, rng, seed};
 use bitnet_wgpu::{
     Element,
     transformer::{CachePositions, rope, rope_angles},
+    tuning::TuningKey,
 };
 use rand::{RngExt, rngs::SmallRng};
 
@@ -41,7 +42,24 @@ pub fn cases() -> Vec<Case> {
     all.flat_map(|(mut rng, slots)| {
         [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))
     })
+    .chain(by_quads())
     .collect()
+}
+
+/// By the kernel that GPUs have for prompts: heads and tokens that leave a workgroup partly empty.
+fn by_quads() -> impl Iterator<Item = Case> {
+    let all = [
+        Slots::one(2, 2, 8, 0, 4).of(&[0, 7, 9, 3], &[1, 2]).capacity(9),
+        Slots::one(4, 1, 40, 1, 17).capacity(15),
+        Slots::one(6, 3, 64, 0, 11).of(&[0, 4], &[0]).capacity(15),
+        Slots::one(5, 1, 128, 3, 13).capacity(17),
+    ];
+    (500u64..).zip(all).flat_map(|(i, slots)| {
+        [Element::F32, Element::F16].map(|element| {
+            let made = case(&mut rng(i), &slots, element);
+            made.on(|c| c.tuning.set(TuningKey::RopeQuadsTokens, 1).unwrap())
+        })
+    })
 }
 
 fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
