@@ -232,14 +232,7 @@ impl Function {
 
     /// Reads an argument. Returns false if more is needed.
     fn argument(&mut self, text: &str, tools: &[Tool], events: &mut Vec<ToolCallEvent>) -> bool {
-        let from = self.searched.max(self.at);
-        let rest = &text.as_bytes()[from..];
-        let is_end = |bytes: &[u8]| bytes == PARAMETER_END.as_bytes();
-        let Some(length) = rest.windows(PARAMETER_END.len()).position(is_end) else {
-            self.searched = from.max((text.len() + 1).saturating_sub(PARAMETER_END.len()));
-            return false;
-        };
-        let end = from + length;
+        let Some(end) = self.argument_end(text) else { return false };
         let tool = self.tool.and_then(|tool| tools.get(tool));
         if let Some(key) = self.key.take() {
             let value = argument(&text[self.at..end], tool, &key);
@@ -250,6 +243,32 @@ impl Function {
         }
         self.at = end + PARAMETER_END.len();
         true
+    }
+
+    /// Where the argument ends. A value may contain the mark of its end, so another mark has to
+    /// follow.
+    fn argument_end(&mut self, text: &str) -> Option<usize> {
+        let mut from = self.searched.max(self.at);
+        let is_end = |bytes: &[u8]| bytes == PARAMETER_END.as_bytes();
+        let find =
+            |from: usize| text.as_bytes()[from..].windows(PARAMETER_END.len()).position(is_end);
+        while let Some(length) = find(from) {
+            let end = from + length;
+            let after = &text[end + PARAMETER_END.len()..];
+            let next = after.trim_ascii_start();
+            let is_short = after.len() - next.len() <= MOST_SPACES;
+            let marks = [PARAMETER, FUNCTION_END];
+            if is_short && marks.iter().any(|mark| next.starts_with(mark)) {
+                return Some(end);
+            }
+            if is_short && marks.iter().any(|mark| mark.starts_with(next)) {
+                self.searched = end;
+                return None;
+            }
+            from = end + PARAMETER_END.len();
+        }
+        self.searched = from.max((text.len() + 1).saturating_sub(PARAMETER_END.len()));
+        None
     }
 }
 

@@ -89,7 +89,7 @@ fn answer(events: Vec<ToolCallEvent>) -> (String, Vec<String>) {
 }
 
 /// Forms, answers, and what they are: text and calls.
-const ANSWERS: [(&str, &str, &str, &[&str]); 42] = [
+const ANSWERS: [(&str, &str, &str, &[&str]); 43] = [
     (
         "hermes",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
@@ -260,6 +260,13 @@ const ANSWERS: [(&str, &str, &str, &[&str]); 42] = [
         "<tool_call>\n<function=add>\n<parameter=a>\n1</parameter>\n<parameter=a>2</parameter></function>",
         "<tool_call>\n<function=add>\n<parameter=a>\n1</parameter>\n<parameter=a>2</parameter></function>",
         &[],
+    ),
+    // Values that contain the mark of their end.
+    (
+        "coder",
+        "<tool_call><function=plan><parameter=text>\na </parameter> b</parameter>\n</parameter>\n<parameter=next>{\"maybe\": \"</parameter>\"}\n</parameter>\n</function></tool_call>",
+        "",
+        &[r#"plan {"text": "a </parameter> b</parameter>", "next": {"maybe": "</parameter>"}}"#],
     ),
     ("functions", "x <function=add>\n</function> y <function=", "x y <function=", &["add {}"]),
     (
