@@ -31,6 +31,8 @@ pub mod files {
     /// The longest header of a GGUF file, with its vocabulary: 256 000 tokens and their merges take
     /// some 20 MB.
     pub const MOST_GGUF_HEADER: usize = 64 << 20;
+    /// Files of a split GGUF model, each of which stays open.
+    pub const MOST_GGUF_PARTS: usize = 256;
     /// The largest dimension of a model; larger ones are taken for damage.
     pub const MOST_SIZE: usize = 1 << 24;
     /// Layers; the largest known models have some 130.

@@ -2,6 +2,7 @@
 
 use super::{
     embedding::pooling_folders,
+    gguf::file::GgufFile,
     open::{ModelFormat, identify},
     shards::Shards,
 };
@@ -25,12 +26,14 @@ pub(super) const COMPANIONS: [&str; 13] = [
     "sentence_bert_config.json",
 ];
 
-/// Returns the files of the model at `path`: the file itself, or of a directory those that are read
+/// Returns the files of the model at `path`: the file itself, all parts of a split GGUF, or of a directory those that are read
 /// or copied.
 pub(crate) fn input_files(path: &Path) -> Result<Vec<PathBuf>> {
     let directory = match identify(path)? {
         ModelFormat::Directory(directory) => directory,
-        ModelFormat::Gguf(file) => return Ok(vec![file]),
+        ModelFormat::Gguf(file) => {
+            return Ok(GgufFile::open(file)?.paths().map(Path::to_owned).collect());
+        }
         ModelFormat::Prepacked => return Ok(vec![path.to_owned()]),
     };
     let names = ["config.json", "hadamard.json"]

@@ -3,15 +3,18 @@
 
 use super::{
     file::{ModelDirectory, OFFLINE, file},
-    gguf::Maker,
+    gguf::{Maker, open_bytes},
 };
 use bitnet_wgpu::{
     Error,
-    formats::{Checkpoint, open},
+    formats::{Checkpoint, GgufFile, ModelFile, open},
     internals::{ModelFormat, identify},
     model::ModelFiles,
 };
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 use support::{files::Directory, repository};
 
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n";
@@ -108,19 +111,84 @@ fn folder_of_one_gguf_opens() {
     assert_eq!(identify(&directory.0).unwrap(), ModelFormat::Directory(directory.0.clone()));
 }
 
-#[test]
-fn split_gguf_is_refused() {
-    let directory = Directory::temporary();
-    for part in 0..3 {
-        // Counts are of 16 bits.
-        let number = |maker: Maker, key: &str, value: u16| maker.set(key, 2, &value.to_le_bytes());
-        let maker = number(number(Maker::model(), "split.count", 3), "split.no", part);
-        directory.write(&format!("m-0000{}-of-00003.gguf", part + 1), maker.bytes());
+/// Part `index` of 3 of a model: the first has no tensors, the last has `later`.
+fn part(index: u16, later: &[&str]) -> Maker {
+    // Counts are of 16 bits.
+    let number = |maker: Maker, key: &str, value: u16| maker.set(key, 2, &value.to_le_bytes());
+    let mut maker = if index == 0 { Maker::model() } else { Maker::default() };
+    maker.tensors = match index {
+        0 => Vec::new(),
+        1 => Maker::model().tensors,
+        _ => {
+            later
+                .iter()
+                .fold(Maker::default(), |maker, name| maker.tensor(name, &[8], 0, &[7; 32]))
+                .tensors
+        }
+    };
+    number(number(maker, "split.count", 3), "split.no", index).number("split.tensors.count", 2)
+}
+
+/// Writes the parts of a split model, and returns the path of the first.
+fn split(directory: &Directory, parts: [Maker; 3]) -> PathBuf {
+    for (index, part) in (1..).zip(parts) {
+        directory.write(&format!("m-0000{index}-of-00003.gguf"), part.bytes());
     }
-    let expected = ["part 1 of 3 of a split model", "llama-gguf-split --merge"];
-    refused(&directory.0, "m-00001-of-00003.gguf", &expected);
+    directory.0.join("m-00001-of-00003.gguf")
+}
+
+#[test]
+fn parts_of_split_gguf_are_read_as_one() {
+    let directory = Directory::temporary();
+    let path = split(&directory, [0, 1, 2].map(|index| part(index, &["output_norm.weight"])));
+    let file = GgufFile::open(&path).unwrap();
+    let names: Vec<_> = file.names().collect();
+    assert_eq!(names, ["output_norm.weight", "token_embd.weight"]);
+    assert_eq!(file.tensor(names[0]).unwrap().bytes, [7; 32]);
+    assert_eq!(file.shape(names[1]), Some(&[4, 8][..]));
+    for path in [&path, &directory.0] {
+        let model = open(path).unwrap();
+        assert_eq!(model.config(), open_bytes(&Maker::model().bytes()).unwrap().config());
+        assert_eq!(model.vector("model.norm", 8).unwrap(), [f32::from_le_bytes([7; 4]); 8]);
+    }
+}
+
+#[test]
+fn wrong_parts_of_split_gguf_are_named() {
+    let (third, norm) = ("m-00003-of-00003.gguf", ["output_norm.weight"]);
+    let parts = || [0, 1, 2].map(|index| part(index, &norm));
+    let directory = Directory::temporary();
+    let first = split(&directory, parts());
     let second = directory.0.join("m-00002-of-00003.gguf");
-    refused(&second, "m-00002-of-00003.gguf", &["part 2 of 3"]);
+    refused(
+        &second,
+        "m-00002-of-00003.gguf",
+        &["part 2 of 3", "open the first part, m-00001-of-00003.gguf"],
+    );
+    let [one, two, _] = parts();
+    split(&directory, [one.clone(), two.clone(), two.clone()]);
+    refused(
+        &first,
+        third,
+        &["is part 2 of 3 of a split model by its metadata, and part 3 of 3 by its name"],
+    );
+    split(&directory, [one.clone(), two.clone(), part(2, &["token_embd.weight"])]);
+    refused(
+        &first,
+        third,
+        &["has a tensor `token_embd.weight`, as ", "m-00002-of-00003.gguf does"],
+    );
+    split(&directory, [one.clone(), two, part(2, &["output_norm.weight", "a.weight"])]);
+    refused(&first, "m-00001", &["says 2 tensors, and its 3 parts have 3"]);
+    fs::remove_file(directory.0.join(third)).unwrap();
+    let error = open(&first).map(drop).unwrap_err();
+    assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(third)), "{error:?}");
+    let renamed = directory.write("m.gguf", one.bytes());
+    refused(&renamed, "m.gguf", &["does not end with -00001-of-00003.gguf"]);
+    let many = one.clone().set("split.count", 2, &u16::MAX.to_le_bytes());
+    refused(&directory.write("many.gguf", many.bytes()), "many.gguf", &["65535", "up to 256"]);
+    let beyond = one.set("split.no", 2, &3u16.to_le_bytes());
+    refused(&directory.write("beyond.gguf", beyond.bytes()), "beyond.gguf", &["part 4 of 3"]);
 }
 
 #[test]

@@ -109,11 +109,14 @@ fn download(name: &str, hub: &Name, download: &Download, selected: &[String]) ->
     if let Err(error) = download.cache.set_commit(&hub.revision, commit) {
         note(format!("the copy will not be found without a network: {error}"));
     }
-    match paths.as_slice() {
-        [] => bail!("{name}: no files"),
-        [one] => Ok(one.clone()),
-        _ => Ok(download.cache.snapshot(commit)),
-    }
+    model_of(&paths, download.cache.snapshot(commit)).with_context(|| format!("{name}: no files"))
+}
+
+/// Returns what is opened of these files: the GGUF file, or the first of its parts, or the snapshot.
+fn model_of(files: &[PathBuf], snapshot: PathBuf) -> Option<PathBuf> {
+    let first = files.first()?;
+    let is_gguf = first.extension().is_some_and(|extension| extension == "gguf");
+    Some(if is_gguf { first.clone() } else { snapshot })
 }
 
 /// A repository that is downloaded.
@@ -286,7 +289,8 @@ fn progress(file: &str, size: u64) -> ProgressBar {
         .with_message(file.to_owned())
 }
 
-/// The files of the model: one .gguf file, or config.json first and what belongs to it.
+/// The files of the model: one .gguf file or all its parts, or config.json first and what belongs to
+/// it.
 fn select(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
     let ending = |ending: &str| {
         files.iter().filter(|file| file.ends_with(ending)).cloned().collect::<Vec<_>>()
@@ -294,7 +298,7 @@ fn select(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
     let (weights, ggufs) = (ending(".safetensors"), ending(".gguf"));
     if let Some(file) = &hub.file {
         return match ggufs.contains(file) {
-            true => Ok(vec![file.clone()]),
+            true => parts(name, file, &ggufs),
             false => bail!("{name}: no file {file}; GGUF files: {}", ggufs.join(", ")),
         };
     }
@@ -313,16 +317,39 @@ fn select(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
         };
         return Ok(companions.chain(weights).collect());
     }
-    match ggufs.as_slice() {
-        [one] => Ok(vec![one.clone()]),
+    let is_first = |file: &&String| part(file).is_none_or(|(_, index, _)| index <= 1);
+    let models: Vec<_> = ggufs.iter().filter(is_first).collect();
+    match models.as_slice() {
+        [one] => parts(name, one, &ggufs),
         [] => {
             bail!("{name}: neither a .gguf file nor a config.json with .safetensors files")
         }
         several => bail!(
             "{name}: several models; choose one, as in {name}:{}; GGUF files: {}",
             several[0],
-            several.join(", ")
+            several.iter().map(|file| file.as_str()).collect::<Vec<_>>().join(", ")
         ),
+    }
+}
+
+/// What is before the number of a part of a split GGUF model, the number, and that of all parts:
+/// `NAME-00002-of-00003.gguf`.
+fn part(file: &str) -> Option<(&str, usize, usize)> {
+    let (before, count) = file.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (begin, index) = before.rsplit_once('-')?;
+    Some((begin, index.parse().ok()?, count.parse().ok()?))
+}
+
+/// Returns a GGUF file, or all parts of the model if it is one of them.
+fn parts(name: &str, file: &str, ggufs: &[String]) -> Result<Vec<String>> {
+    let Some((begin, _, count)) = part(file) else { return Ok(vec![file.to_owned()]) };
+    let of_model =
+        |file: &&String| part(file).is_some_and(|(own, _, all)| (own, all) == (begin, count));
+    let mut found: Vec<String> = ggufs.iter().filter(of_model).cloned().collect();
+    found.sort();
+    match found.len() == count {
+        true => Ok(found),
+        false => bail!("{name}: {} of {count} parts of {file}", found.len()),
     }
 }
 
@@ -338,10 +365,7 @@ fn cached(name: &str, hub: &Name, cache: &Cache) -> Option<PathBuf> {
     let selected = select(name, hub, &files).ok()?;
     let paths: Option<Vec<_>> =
         selected.iter().map(|file| cache.find(&commit, file).ok()?).collect();
-    match paths?.as_slice() {
-        [one] => Some(one.clone()),
-        _ => Some(directory),
-    }
+    model_of(&paths?, directory)
 }
 
 #[cfg(test)]
@@ -359,6 +383,12 @@ mod tests {
         assert!(select("a/b", &["x.gguf", "y.gguf"]).unwrap_err().contains("a/b:x.gguf"));
         assert!(select("a/b:z.gguf", &["x.gguf"]).unwrap_err().contains("x.gguf"));
         assert!(select("a/b", &["pytorch_model.bin", "config.json"]).is_err());
+        let split = ["m-00002-of-00002.gguf", "m-00001-of-00002.gguf", "x.gguf"];
+        let both = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert_eq!(select("a/b", &split[..2]).unwrap(), both);
+        assert_eq!(select("a/b:m-00002-of-00002.gguf", &split).unwrap(), both);
+        assert!(select("a/b", &split).unwrap_err().ends_with("m-00001-of-00002.gguf, x.gguf"));
+        assert!(select("a/b", &split[1..2]).unwrap_err().contains("1 of 2 parts"));
         let one = [
             "README.md",
             "config.json",

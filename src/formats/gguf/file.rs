@@ -4,6 +4,7 @@ use super::{
     blocks::{self, GgufType, I2sLayout},
     cursor::Cursor,
     parse::{self, Header, Info},
+    split::{self, Place},
     value::{self, GgufValue},
 };
 use crate::{
@@ -21,11 +22,22 @@ use crate::{
         ternary::packed::PackedTernary,
     },
 };
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    path::Path,
+};
 
 /// A GGUF file of any model (version 2 or 3, little-endian), whose header has been checked:
-/// metadata and tensors.
+/// metadata and tensors. Of a model that llama.cpp has split into several files, all of them.
 pub struct GgufFile {
+    /// The first one has the metadata.
+    parts: Vec<Part>,
+    /// The part that has each tensor.
+    places: BTreeMap<String, usize>,
+}
+
+/// One file.
+struct Part {
     file: InputFile,
     /// What comes before the tensors' data.
     head: Vec<u8>,
@@ -49,12 +61,140 @@ pub struct GgufTensor<'a> {
 
 impl GgufFile {
     /// Opens `path` and checks its header: every length, count, type and offset, and that tensors
-    /// are within the file and do not overlap.
+    /// are within the file and do not overlap. If it is the first part of a split model
+    /// (`NAME-00001-of-00003.gguf`), the others are opened too.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`]; [`Error::Unsupported`] for another version or byte order.
+    /// [`Error::Io`], [`Error::Format`]; [`Error::Unsupported`] for another version or byte order,
+    /// and for a part that is not the first.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let file = InputFile::open(path.as_ref())?;
+        let first = Part::open(path.as_ref())?;
+        let others = split::others(path.as_ref(), |key| first.number(key))
+            .map_err(|problem| problem.at(&path))?;
+        let count = others.len() + 1;
+        let mut file = Self { parts: Vec::new(), places: BTreeMap::new() };
+        file.add(first)?;
+        for (index, path) in (1..).zip(others) {
+            let part = Part::open(&path)?;
+            let expected = Place { index, count };
+            split::check(expected, |key| part.number(key)).map_err(|problem| problem.at(&path))?;
+            file.add(part)?;
+        }
+        file.check_count().map_err(|problem| file.error(problem))?;
+        Ok(file)
+    }
+
+    /// Adds the tensors of a part.
+    fn add(&mut self, part: Part) -> Result<()> {
+        for name in part.header.tensors.keys() {
+            match self.places.entry(name.clone()) {
+                Entry::Vacant(place) => place.insert(self.parts.len()),
+                Entry::Occupied(place) => {
+                    let other = display(self.parts[*place.get()].file.path());
+                    let problem = format!("has a tensor `{name}`, as {other} does");
+                    return Err(FormatError::from(problem).at(part.file.path()));
+                }
+            };
+        }
+        self.parts.push(part);
+        Ok(())
+    }
+
+    /// Checks how many tensors there are against what a split model says of itself.
+    fn check_count(&self) -> Result<(), String> {
+        let (found, count) = (self.places.len(), self.parts.len());
+        match self.parts[0].number(split::TENSORS).filter(|_| count > 1) {
+            Some(said) if said != found as u64 => {
+                Err(format!("says {said} tensors, and its {count} parts have {found}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the paths of all files.
+    pub(in crate::formats) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| part.file.path())
+    }
+
+    /// The part that has a tensor, and its entry there.
+    fn entry(&self, name: &str) -> Option<(&Part, &Info)> {
+        let part = self.parts.get(*self.places.get(name)?)?;
+        Some((part, part.header.tensors.get(name)?))
+    }
+
+    /// Returns the path of the file; of a split model, that of the first part.
+    pub fn path(&self) -> &Path {
+        self.parts[0].file.path()
+    }
+
+    /// Returns the metadata's keys, sorted.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.parts[0].header.metadata.keys().map(String::as_str)
+    }
+
+    /// Returns a metadata value.
+    pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
+        self.parts[0].get(key)
+    }
+
+    /// Returns the tensors' names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// Returns whether there is a tensor of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Returns the dimensions of a tensor of any type, outermost first.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.entry(name).map(|(_, info)| &*info.shape)
+    }
+
+    /// Returns the type of a tensor.
+    pub fn kind(&self, name: &str) -> Option<GgufType> {
+        self.entry(name).map(|(_, info)| GgufType::from_id(info.id))
+    }
+
+    /// Returns the bytes of a tensor; none for one of a type that is not read.
+    pub fn size(&self, name: &str) -> Option<usize> {
+        self.entry(name)?.1.size().ok().flatten()
+    }
+
+    /// Reads a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated;
+    /// [`Error::Unsupported`] for a type that is not read; [`Error::Io`].
+    pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
+        let (part, info) =
+            self.entry(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+        let (kind, start) = (GgufType::from_id(info.id), part.header.data + info.offset as usize);
+        let mut tensor = GgufTensor {
+            path: part.file.path(),
+            name: name.to_owned(),
+            start,
+            kind,
+            shape: &info.shape,
+            bytes: Vec::new(),
+        };
+        let length = info.size().map_err(|e| tensor.error(e))?;
+        let length = length.ok_or_else(|| {
+            tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id))
+        })?;
+        tensor.bytes = part.file.read(start, length)?;
+        Ok(tensor)
+    }
+
+    pub(super) fn error(&self, problem: impl Into<FormatError>) -> Error {
+        problem.into().at(self.path())
+    }
+}
+
+impl Part {
+    fn open(path: &Path) -> Result<Self> {
+        let file = InputFile::open(path)?;
         // Nothing says how long a header is: more is read until it is whole.
         let mut length = (1 << 20).min(file.len());
         let (mut head, mut header) = loop {
@@ -77,79 +217,14 @@ impl GgufFile {
         Ok(Self { file, head, header })
     }
 
-    /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// Returns the metadata's keys, sorted.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.header.metadata.keys().map(String::as_str)
-    }
-
-    /// Returns a metadata value.
-    pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
+    fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         let place = self.header.metadata.get(key)?;
         // The value was checked when the file was opened, so `ok` drops no error.
         value::value(&mut Cursor { bytes: &self.head, at: place.at }, place.kind).ok()
     }
 
-    /// Returns the tensors' names, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.header.tensors.keys().map(String::as_str)
-    }
-
-    /// Returns whether there is a tensor of that name.
-    pub fn contains(&self, name: &str) -> bool {
-        self.header.tensors.contains_key(name)
-    }
-
-    /// Returns the dimensions of a tensor of any type, outermost first.
-    pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.header.tensors.get(name).map(|info| &*info.shape)
-    }
-
-    /// Returns the type of a tensor.
-    pub fn kind(&self, name: &str) -> Option<GgufType> {
-        self.header.tensors.get(name).map(|info| GgufType::from_id(info.id))
-    }
-
-    /// Returns the bytes of a tensor; none for one of a type that is not read.
-    pub fn size(&self, name: &str) -> Option<usize> {
-        let info = self.header.tensors.get(name)?;
-        info.size().ok().flatten()
-    }
-
-    /// Reads a tensor.
-    ///
-    /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated;
-    /// [`Error::Unsupported`] for a type that is not read; [`Error::Io`].
-    pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
-        let info = self
-            .header
-            .tensors
-            .get(name)
-            .ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
-        let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
-        let mut tensor = GgufTensor {
-            path: self.path(),
-            name: name.to_owned(),
-            start,
-            kind,
-            shape: &info.shape,
-            bytes: Vec::new(),
-        };
-        let length = info.size().map_err(|e| tensor.error(e))?;
-        let length = length.ok_or_else(|| {
-            tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id))
-        })?;
-        tensor.bytes = self.file.read(start, length)?;
-        Ok(tensor)
-    }
-
-    pub(super) fn error(&self, problem: impl Into<FormatError>) -> Error {
-        problem.into().at(self.path())
+    fn number(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(|value| value.as_u64())
     }
 }
 

@@ -1,4 +1,4 @@
-//! GGUF, the format of llama.cpp and bitnet.cpp: everything of a model in one file.
+//! GGUF, the format of llama.cpp and bitnet.cpp: everything of a model in one file, or in several.
 
 pub(super) mod blocks;
 mod config;
@@ -10,6 +10,7 @@ mod layout;
 pub(crate) mod metadata;
 pub(crate) mod model;
 mod parse;
+mod split;
 pub(super) mod value;
 pub(crate) mod vocabulary;
 pub(crate) mod write;

@@ -55,7 +55,6 @@ impl GgufModel {
     /// [`Error::Unsupported`](crate::Error::Unsupported) for another architecture.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = GgufFile::open(path)?;
-        refuse_split(&file)?;
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
@@ -279,20 +278,6 @@ fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
     plain
         && (["general.basename", "general.name"].into_iter().any(named)
             || first().is_ok_and(|matrix| has_several_scales(&matrix)))
-}
-
-/// Refuses a part of a model that llama.cpp has split into several files.
-fn refuse_split(file: &GgufFile) -> Result<()> {
-    let number = |key| file.get(key).and_then(|value| value.as_u64());
-    match number("split.count") {
-        Some(count) if count > 1 => {
-            let part = number("split.no").map_or(1, |part| part.saturating_add(1));
-            Err(file.error(FormatError::Unsupported(format!(
-                "is part {part} of {count} of a split model, which is not supported: `llama-gguf-split --merge FIRST-PART OUTPUT` of llama.cpp joins the parts"
-            ))))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {
