@@ -107,9 +107,10 @@ fn conversations_go_on_from_any_prefix() {
     let options = GenerateOptions::default().max_tokens(6).ignore_eos(true);
     let tokens = |ids: &[u32], session: Option<Session>| {
         let session = session.unwrap_or_else(|| self::session(&model, 1));
-        let mut generation = model.generate_in(session, ids, &options).unwrap();
-        let found: Vec<u32> = (&mut generation).map(|token| token.unwrap().id).collect();
-        (found, generation.into_session().unwrap())
+        let mut generation = model.generate_ids_in(session, ids, &options).unwrap();
+        let found: Vec<u32> =
+            (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        (found, block_on(generation.into_session()).unwrap())
     };
     let (_, session) = tokens(&ids[..80], None);
     let mut session = Some(session);

@@ -205,7 +205,7 @@ CASES = {
             "linear_value_head_dim": 10, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
             "bos_token_id": 257, "eos_token_id": [258, 259], "max_position_embeddings": 256,
         },
-        "side": torch.bfloat16, "groups": 128, "seed": 14,
+        "side": torch.bfloat16, "groups": 128, "seed": 15,
     },
 }
 
