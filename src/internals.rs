@@ -29,7 +29,7 @@ pub use crate::{
 #[cfg(feature = "formats")]
 pub use formats::{
     Activation, CheckpointInternals, Ends, FormatError, Gains, GenerationDefaults, GgufModel,
-    Hadamard, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
+    Hadamard, Hybrid, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
     RotaryOrder, SafeTensors, Stack, config_from_json, end_tensors, identify, layer_tensors,
 };
 #[cfg(feature = "models")]
@@ -120,6 +120,7 @@ mod formats {
         generation::GenerationDefaults,
         gguf::model::GgufModel,
         hadamard::Hadamard,
+        hybrid::Hybrid,
         open::{ModelFormat, identify},
         rope::RopeScaling,
         safetensors::SafeTensors,

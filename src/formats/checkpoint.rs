@@ -236,7 +236,10 @@ impl Checkpoint {
     }
 
     /// The file that has a tensor, and its name there.
-    pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
+    pub(super) fn place_of<'a: 'n, 'n>(
+        &'a self,
+        name: &'n str,
+    ) -> Result<(&'a SafeTensors, &'n str)> {
         self.shards.place_of(name)
     }
 
@@ -391,7 +394,7 @@ impl Checkpoint {
 
     /// The name under which the file stores a tensor: the usual one, or an alias.
     fn stored(&self, name: &str) -> String {
-        let own = format!("{name}.weight");
+        let own = if is_bare(name) { name.to_owned() } else { format!("{name}.weight") };
         let alias = ALIASES.iter().find_map(|(new, old)| {
             name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight"))
         });
@@ -450,8 +453,11 @@ impl ModelFile for Checkpoint {
             &[found] if found == len => tensor.to_f32()?,
             shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         };
-        if self.config.family().gains_less_one && !name.ends_with("_proj.norm") {
+        if self.config.family().gains_less_one && !is_whole(name) {
             gains.iter_mut().for_each(|gain| *gain += 1.0);
+        }
+        if name.ends_with(".A_log") {
+            gains.iter_mut().for_each(|gain| *gain = -gain.exp());
         }
         tensors::finite(gains, |what| tensor.error(what))
     }
@@ -495,6 +501,17 @@ impl ModelFile for Checkpoint {
         // With other biases, or with the integer 3, it is none.
         Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
     }
+}
+
+/// Returns whether a tensor is stored under its name alone.
+fn is_bare(name: &str) -> bool {
+    name.ends_with(".A_log") || name.ends_with(".dt_bias")
+}
+
+/// Returns whether a vector of a family whose gains are stored less 1 is stored as it is: the norms
+/// of linear layers, and what recurrent layers have.
+fn is_whole(name: &str) -> bool {
+    name.ends_with("_proj.norm") || name.contains(".linear_attn.")
 }
 
 /// Rounds a scale to the type of the tensor that it multiplies, as transformers and MLX have it.

@@ -5,6 +5,7 @@ use super::{
     format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     hadamard::Hadamard,
+    hybrid::Hybrid,
     local_layers::LocalLayers,
     rope::RopeScaling,
 };
@@ -107,6 +108,9 @@ internal_fields! {
         tied_head: bool,
         /// Whether weights are stored rotated.
         hadamard: Option<Hadamard>,
+        /// The recurrent layers, where there are some.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hybrid: Option<Hybrid>,
     }
 }
 
@@ -124,13 +128,35 @@ impl ModelConfig {
             ));
         }
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
-        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
+        self.hybrid.as_ref().map_or(Ok(()), |hybrid| hybrid.check(&self))?;
+        let widths = self.input_widths();
         self.hadamard
             .as_ref()
             .map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
             None => Ok(self),
+        }
+    }
+
+    /// The widths of what enters linear layers.
+    pub(crate) fn input_widths(&self) -> Vec<usize> {
+        let own = self.hybrid.as_ref().map(Hybrid::values);
+        let mut widths = vec![self.hidden, self.heads * self.head_dim, self.intermediate];
+        widths.extend(own.filter(|own| !widths.contains(own)));
+        widths
+    }
+
+    /// Returns whether this layer is recurrent.
+    pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
+        self.hybrid.as_ref().is_some_and(|hybrid| hybrid.recurrent.get(layer) == Some(&true))
+    }
+
+    /// Checks that the model can be written in another format.
+    pub(crate) fn check_written(&self) -> Result<(), String> {
+        match self.hybrid {
+            None => Ok(()),
+            Some(_) => Err("has recurrent layers, which are not written in another format".into()),
         }
     }
 

@@ -27,6 +27,12 @@ impl ModelConfig {
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
         let family = families::of_json(architecture)?;
+        // What the keys of a hybrid are, and those of them that other families have too.
+        let (whole, plain) = match family.recurrent_layer {
+            [] => (json.0.clone(), json.0.clone()),
+            _ => families::qwen35::flat(json)?,
+        };
+        let (own, json) = (Keys(&whole), Keys(&plain));
         let defaults = &family.defaults;
         check_graph(json)?;
         check_family(json, family)?;
@@ -74,8 +80,9 @@ impl ModelConfig {
             generation: GenerationDefaults::default(),
             embedding: EmbeddingDefaults::default(),
             hadamard: None,
+            hybrid: None,
         };
-        (family.read_json)(json, &mut config)?;
+        (family.read_json)(own, &mut config)?;
         Ok(config.known_tokens(defaults).checked()?)
     }
 
@@ -107,7 +114,10 @@ fn check_family(json: Keys<'_>, family: &Family) -> Result<(), FormatError> {
     if let Some((key, why)) = family.refused.iter().find(|(key, _)| json.get(key).is_some()) {
         return unsupported(format!("{key} is not supported: {why}"));
     }
-    let kinds = json.get("layer_types").and_then(Value::as_array).filter(|_| !family.windows);
+    let kinds = json
+        .get("layer_types")
+        .and_then(Value::as_array)
+        .filter(|_| !family.windows && family.recurrent_layer.is_empty());
     match kinds.and_then(|kinds| kinds.iter().find(|&kind| kind != "full_attention")) {
         Some(kind) => {
             unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"))

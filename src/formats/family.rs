@@ -15,6 +15,8 @@ pub struct Family {
     pub architectures: &'static [Architecture],
     /// The steps of a layer.
     pub layer: &'static [Part],
+    /// Those of a recurrent layer, of which some families have some.
+    pub recurrent_layer: &'static [Part],
     /// Values of missing keys of config.json.
     pub defaults: Defaults,
     /// The key of config.json that names the activation.
@@ -99,6 +101,7 @@ pub const BASE: Family = Family {
     model_types: &[],
     architectures: &[],
     layer: LLAMA_LAYER,
+    recurrent_layer: &[],
     defaults: DEFAULTS,
     activation_key: "hidden_act",
     refused: &[],
@@ -147,6 +150,14 @@ pub enum Part {
     Gate,
     /// Adds the value to the residual stream.
     Add,
+    /// Keeps the gate of the attention's output, which follows queries, keys and values.
+    KeepGate,
+    /// Multiplies the attention's output by the logistic function of its gate.
+    OutputGate,
+    /// Dense linear layers for the decay and the rate of gated DeltaNet.
+    DeltaRates,
+    /// Convolution over time, the delta rule, and a gated norm.
+    Delta,
 }
 
 /// A linear layer of a family.
@@ -168,9 +179,15 @@ pub enum Rows {
     Hidden,
     /// `intermediate`
     Intermediate,
+    /// Twice `heads · head_dim`: of each head queries, and then the gate of its output.
+    GatedQueries,
+    /// Queries, keys and values of recurrent layers.
+    Mixed,
+    /// Values of recurrent layers.
+    Values,
 }
 
-const fn projection(name: &'static str, norm: &'static str, rows: Rows) -> Projection {
+pub(super) const fn projection(name: &'static str, norm: &'static str, rows: Rows) -> Projection {
     Projection { name, norm, rows }
 }
 

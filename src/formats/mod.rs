@@ -20,6 +20,7 @@ pub(crate) mod format_error;
 pub(crate) mod generation;
 pub(crate) mod gguf;
 pub(crate) mod hadamard;
+pub(crate) mod hybrid;
 pub(crate) mod input_files;
 pub(crate) mod json;
 mod local_layers;
@@ -51,6 +52,7 @@ pub use gguf::{
     write::write_gguf,
 };
 pub(crate) use hadamard::Hadamard;
+pub(crate) use hybrid::Hybrid;
 pub use model_file::ModelFile;
 pub(crate) use open::{ModelFormat, identify};
 pub use open::{open, open_with};

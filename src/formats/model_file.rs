@@ -11,7 +11,9 @@ use crate::{
 /// `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
 /// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`,
 /// `mlp.ffn_sub_norm`, and of Gemma `{pre,post}_feedforward_layernorm`; where every linear layer
-/// has a norm of its own, the layer's name and `.norm`.
+/// has a norm of its own, the layer's name and `.norm`. Recurrent layers have
+/// `linear_attn.in_proj_{qkv,z,a,b}`, `linear_attn.{conv1d,dt_bias,A_log,norm,out_proj}`, of which
+/// `A_log` is read as -exp(A_log), and `in_proj_a`, `in_proj_b` and `conv1d` as dense matrices.
 ///
 /// Callers pass the shape that the configuration implies; another shape is an
 /// [`Error::Format`](crate::Error::Format) that names the tensor.

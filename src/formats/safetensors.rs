@@ -215,7 +215,8 @@ impl TensorBytes<'_> {
     /// [`Error::Format`] if it has another rank.
     pub(crate) fn matrix(&self) -> Result<(usize, usize)> {
         match self.shape {
-            &[rows, columns] => Ok((rows, columns)),
+            // A convolution by channels, too.
+            &[rows, columns] | &[rows, 1, columns] => Ok((rows, columns)),
             shape => Err(self.error(format!("has shape {shape:?}; a matrix is needed"))),
         }
     }

@@ -21,6 +21,8 @@ pub(super) struct Shards {
     places: BTreeMap<String, usize>,
     /// What full names begin with, and names in the files do not.
     prefix: &'static str,
+    /// Names in the files of text models within others, by their full names.
+    within: BTreeMap<String, String>,
 }
 
 impl Shards {
@@ -81,9 +83,25 @@ impl Shards {
                 files,
                 places: places.into_iter().map(full).collect(),
                 prefix: "model.",
+                within: BTreeMap::new(),
             },
-            false => Self { path, files, places, prefix: "" },
+            false => Self { path, files, places, prefix: "", within: BTreeMap::new() }.unwrapped(),
         }
+    }
+
+    /// Gives the tensors of a text model within another the names that they have without it.
+    fn unwrapped(mut self) -> Self {
+        let full = |name: &str| {
+            name.strip_prefix("model.language_model.").map(|own| format!("model.{own}"))
+        };
+        let renamed = self.places.keys().filter_map(|name| Some((full(name)?, name.clone())));
+        self.within = renamed.filter(|(name, _)| !self.places.contains_key(name)).collect();
+        for (name, stored) in &self.within {
+            if let Some(place) = self.places.remove(stored) {
+                self.places.insert(name.clone(), place);
+            }
+        }
+        self
     }
 
     /// Returns whether its names are those of a model that was saved without a head.
@@ -115,10 +133,14 @@ impl Shards {
     }
 
     /// The file that has a tensor, and its name there.
-    pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
+    pub(super) fn place_of<'a: 'n, 'n>(
+        &'a self,
+        name: &'n str,
+    ) -> Result<(&'a SafeTensors, &'n str)> {
         let missing = || FormatError::from(format!("no tensor `{name}`")).at(&self.path);
         let file = &self.files[*self.places.get(name).ok_or_else(missing)?];
-        Ok((file, name.strip_prefix(self.prefix).unwrap_or(name)))
+        let own = || name.strip_prefix(self.prefix).unwrap_or(name);
+        Ok((file, self.within.get(name).map_or_else(own, String::as_str)))
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     config::ModelConfig,
     family::{Part, Projection, Rows},
     format_error::{FormatError, unsupported},
+    hybrid::Hybrid,
 };
 use crate::{
     error::{Error, Result},
@@ -37,6 +38,33 @@ pub enum LayerStep<M, V> {
     Gate,
     /// Adds to the residual stream.
     Add,
+    /// Of queries, keys, values and gates `[tokens, row + heads · head_dim]`, keeps the gates for
+    /// [`LayerStep::OutputGate`].
+    KeepGate,
+    /// Multiplies by the logistic function of the gates.
+    OutputGate,
+    /// Dense linear layers of the recurrent layer's input, `[value_heads, hidden]` each, which are
+    /// kept for [`LayerStep::Delta`].
+    DeltaRates {
+        /// What decays the state.
+        alpha: V,
+        /// How much of a token is written to the state.
+        beta: V,
+    },
+    /// Convolution over time, the gated delta rule, and a norm that is gated by the last columns.
+    Delta(Delta<V>),
+}
+
+/// Weights of a gated DeltaNet, but for its linear layers.
+pub struct Delta<V> {
+    /// The convolution over time, `[mixed, kernel]`.
+    pub conv: V,
+    /// Added to what decays the state, `[value_heads]`.
+    pub dt_bias: V,
+    /// -exp(A), which multiplies it then, `[value_heads]`.
+    pub decay: V,
+    /// Gains of the norm of value heads, `[value_dim]`.
+    pub norm: V,
 }
 
 /// Where the input of a linear layer comes from, but for norms.
@@ -90,6 +118,8 @@ pub struct Gains {
     pub name: &'static str,
     /// How many there are.
     pub len: usize,
+    /// Of a dense matrix, its rows.
+    pub rows: Option<usize>,
     /// Multiplies them as they are read.
     pub scale: f32,
 }
@@ -98,7 +128,16 @@ pub struct Gains {
 /// `model.layers.N.`, in each architecture and file format: matrices that are stacked, in their
 /// order, and gains.
 pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
-    let parts = c.family().layer;
+    tensors_of(c, c.family().layer)
+}
+
+/// [`layer_tensors`] of one layer, where layers differ.
+pub(crate) fn layer_tensors_at(c: &ModelConfig, layer: usize) -> Layer<Vec<Matrix>, Gains> {
+    let family = c.family();
+    tensors_of(c, if c.is_recurrent(layer) { family.recurrent_layer } else { family.layer })
+}
+
+fn tensors_of(c: &ModelConfig, parts: &[Part]) -> Layer<Vec<Matrix>, Gains> {
     let (mut steps, mut width) = (Vec::new(), c.hidden);
     for (n, part) in parts.iter().enumerate() {
         // What is added to the residual stream is scaled by what makes it.
@@ -108,7 +147,7 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
         (step, width) = match *part {
             Part::SubNorm(_) if !c.sub_norms => continue,
             Part::Norm(name) | Part::SubNorm(name) => {
-                (LayerStep::Norm(Gains { name, len: width, scale }), width)
+                (LayerStep::Norm(Gains { name, len: width, rows: None, scale }), width)
             }
             Part::Linear(projections) => {
                 let rows = projections.iter().map(|own| rows(c, own.rows)).sum();
@@ -117,17 +156,44 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
                 (LayerStep::Linear(stack), rows)
             }
             Part::HeadNorms(queries, keys) => {
-                let gains = |name, scale| Gains { name, len: c.head_dim, scale };
+                let gains = |name, scale| Gains { name, len: c.head_dim, rows: None, scale };
                 let (queries, keys) = (gains(queries, c.query_scale), gains(keys, 1.0));
                 (LayerStep::HeadNorms { queries, keys }, width)
             }
             Part::Attention => (LayerStep::Attention, c.heads * c.head_dim),
             Part::Gate => (LayerStep::Gate, c.intermediate),
             Part::Add => (LayerStep::Add, c.hidden),
+            Part::KeepGate => (LayerStep::KeepGate, width - c.heads * c.head_dim),
+            Part::OutputGate => (LayerStep::OutputGate, width),
+            Part::DeltaRates | Part::Delta => recurrent(c, part, width),
         };
         steps.push(step);
     }
     Layer(steps)
+}
+
+/// The step of a part that only recurrent layers have, and the width of what it gives.
+fn recurrent(c: &ModelConfig, part: &Part, width: usize) -> (LayerStep<Vec<Matrix>, Gains>, usize) {
+    let Some(h) = &c.hybrid else { return (LayerStep::Add, width) };
+    let gains = |name, len| Gains { name, len, rows: None, scale: 1.0 };
+    let dense =
+        |name, rows, columns| Gains { name, len: rows * columns, rows: Some(rows), scale: 1.0 };
+    match part {
+        Part::DeltaRates => {
+            let rate = |name| dense(name, h.value_heads, c.hidden);
+            let (alpha, beta) = (rate("linear_attn.in_proj_a"), rate("linear_attn.in_proj_b"));
+            (LayerStep::DeltaRates { alpha, beta }, width)
+        }
+        _ => {
+            let delta = Delta {
+                conv: dense("linear_attn.conv1d", h.mixed(), h.kernel),
+                dt_bias: gains("linear_attn.dt_bias", h.value_heads),
+                decay: gains("linear_attn.A_log", h.value_heads),
+                norm: gains("linear_attn.norm", h.value_dim),
+            };
+            (LayerStep::Delta(delta), h.values())
+        }
+    }
 }
 
 /// Linear layers of one input, which has this many columns, and the norm before a single one.
@@ -143,7 +209,7 @@ fn stack(
         let scale = if queries { scale * c.query_scale } else { scale };
         Matrix { name: own.name, rows: rows(c, own.rows), columns, scale }
     };
-    let norm = |own: &Projection| Gains { name: own.norm, len: columns, scale: 1.0 };
+    let norm = |own: &Projection| Gains { name: own.norm, len: columns, rows: None, scale: 1.0 };
     match (projections, c.projection_norms) {
         (all, false) => (None, Stack::One(all.iter().map(matrix).collect())),
         ([own], true) => (Some(norm(own)), Stack::One(vec![matrix(own)])),
@@ -160,6 +226,9 @@ fn rows(c: &ModelConfig, rows: Rows) -> usize {
         Rows::Keys => c.kv_heads * c.head_dim,
         Rows::Hidden => c.hidden,
         Rows::Intermediate => c.intermediate,
+        Rows::GatedQueries => 2 * c.heads * c.head_dim,
+        Rows::Mixed => c.hybrid.as_ref().map_or(0, Hybrid::mixed),
+        Rows::Values => c.hybrid.as_ref().map_or(0, Hybrid::values),
     }
 }
 
@@ -168,7 +237,7 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
     let dense = |name| Matrix { name, rows: c.vocab, columns: c.hidden, scale: 1.0 };
     Ends {
         embedding: dense("model.embed_tokens"),
-        norm: Gains { name: "model.norm", len: c.hidden, scale: 1.0 },
+        norm: Gains { name: "model.norm", len: c.hidden, rows: None, scale: 1.0 },
         untied_head: (!c.tied_head).then_some(dense("lm_head")),
     }
 }
@@ -176,8 +245,7 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 /// Every tensor of a model by its name.
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
     let ends = end_tensors(c);
-    let gains =
-        in_layers(c, layer_tensors(c).vectors().into_iter().map(|gains| gains.name).collect());
+    let gains = in_layers(c, |layer| layer.vectors().into_iter().map(|gains| gains.name).collect());
     let head = ends.untied_head.iter().map(|head| head.name);
     linear_names(c)
         .chain(gains)
@@ -187,17 +255,19 @@ pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
 
 /// The linear layers of a model by their names.
 pub fn linear_names(c: &ModelConfig) -> impl Iterator<Item = String> + use<> {
-    in_layers(
-        c,
-        layer_tensors(c).matrices().into_iter().flatten().map(|matrix| matrix.name).collect(),
-    )
+    in_layers(c, |layer| layer.matrices().into_iter().flatten().map(|matrix| matrix.name).collect())
 }
 
 /// These parts, of every layer.
-fn in_layers(c: &ModelConfig, parts: Vec<&'static str>) -> impl Iterator<Item = String> + use<> {
-    (0..c.layers).flat_map(move |layer| {
-        parts.iter().map(|part| format!("model.layers.{layer}.{part}")).collect::<Vec<_>>()
-    })
+fn in_layers(
+    c: &ModelConfig,
+    parts: fn(&Layer<Vec<Matrix>, Gains>) -> Vec<&'static str>,
+) -> impl Iterator<Item = String> + use<> {
+    let names = (0..c.layers).flat_map(|layer| {
+        let parts = parts(&layer_tensors_at(c, layer)).into_iter();
+        parts.map(move |part| format!("model.layers.{layer}.{part}"))
+    });
+    names.collect::<Vec<_>>().into_iter()
 }
 
 /// What is wrong with tensors that nobody asks for, if there are some.
@@ -252,7 +322,7 @@ impl<M, V> Layer<M, V> {
         for step in &self.0 {
             match step {
                 LayerStep::Linear(stack) if at == source => found.extend(stack.matrices()),
-                LayerStep::Attention => at = Source::Attention,
+                LayerStep::Attention | LayerStep::Delta(_) => at = Source::Attention,
                 LayerStep::Gate => at = Source::Gate,
                 LayerStep::Add => at = Source::Stream,
                 _ => {}
@@ -267,7 +337,13 @@ impl<M, V> Layer<M, V> {
             LayerStep::Norm(gains) => vec![gains],
             LayerStep::Linear(stack) => stack.norms(),
             LayerStep::HeadNorms { queries, keys } => vec![queries, keys],
-            LayerStep::Attention | LayerStep::Gate | LayerStep::Add => Vec::new(),
+            LayerStep::DeltaRates { alpha, beta } => vec![alpha, beta],
+            LayerStep::Delta(delta) => delta.vectors(),
+            LayerStep::Attention
+            | LayerStep::Gate
+            | LayerStep::Add
+            | LayerStep::KeepGate
+            | LayerStep::OutputGate => Vec::new(),
         });
         of_step.flatten().collect()
     }
@@ -296,9 +372,30 @@ impl<M, V> Layer<M, V> {
                 LayerStep::Attention => LayerStep::Attention,
                 LayerStep::Gate => LayerStep::Gate,
                 LayerStep::Add => LayerStep::Add,
+                LayerStep::KeepGate => LayerStep::KeepGate,
+                LayerStep::OutputGate => LayerStep::OutputGate,
+                LayerStep::DeltaRates { alpha, beta } => {
+                    LayerStep::DeltaRates { alpha: vector(alpha)?, beta: vector(beta)? }
+                }
+                LayerStep::Delta(delta) => LayerStep::Delta(delta.try_map(&vector)?),
             })
         };
         self.0.iter().map(step).collect::<Result<_>>().map(Layer)
+    }
+}
+
+impl<V> Delta<V> {
+    fn vectors(&self) -> Vec<&V> {
+        vec![&self.conv, &self.dt_bias, &self.decay, &self.norm]
+    }
+
+    fn try_map<W>(&self, vector: impl Fn(&V) -> Result<W>) -> Result<Delta<W>> {
+        Ok(Delta {
+            conv: vector(&self.conv)?,
+            dt_bias: vector(&self.dt_bias)?,
+            decay: vector(&self.decay)?,
+            norm: vector(&self.norm)?,
+        })
     }
 }
 

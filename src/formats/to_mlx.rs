@@ -64,6 +64,7 @@ impl Affine {
         if config.sub_norms || checkpoint.config_json()["model_type"] == "bitnet" {
             return Err("is a BitNet model, which mlx-lm reads in the packed format of transformers (formats::write_packed; --format packed on the command line)".into());
         }
+        config.check_written()?;
         if config.projection_norms {
             return Err("has norms in linear layers, which mlx-lm does not have".into());
         }

@@ -74,6 +74,10 @@ pub fn write_packed(
             message: message.into(),
         });
     }
+    checkpoint
+        .config()
+        .check_written()
+        .map_err(|message| Error::Unsupported { path: checkpoint.path().to_owned(), message })?;
     write_directory(checkpoint, output.as_ref(), force, &Transformers, &mut progress)
 }
 

@@ -45,6 +45,8 @@ pub(crate) mod op_tables;
 pub mod optimizer;
 mod philox;
 mod race;
+#[cfg(feature = "models")]
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod rms;
 pub mod tensor;
@@ -52,6 +54,8 @@ pub mod transformer;
 
 /// Ops on the CPU that models on the CPU share with the CPU references.
 pub(crate) mod host {
+    #[cfg(feature = "models")]
+    pub use super::recurrent::host::*;
     pub use super::{bitnet::host::*, tensor::host::*, transformer::host::*};
 }
 

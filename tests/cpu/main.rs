@@ -2,6 +2,7 @@
 //! CPU references, a whole model on the CPU.
 
 mod contract;
+mod hybrid;
 mod layers;
 #[cfg(unix)]
 mod mac_verify;

@@ -254,16 +254,71 @@ fn impossible_configurations_are_refused() {
     assert!(config_from_json(&json!([])).unwrap_err().to_string().contains("object"));
 }
 
+/// A model with recurrent layers, with keys that are set or removed by null.
+fn hybrid(keys: Value) -> Value {
+    let path = support::models::directory("qwen35").join("config.json");
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    json.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    json
+}
+
+#[test]
+fn recurrent_layers_are_read_and_checked() {
+    let expected = config_from_json(&hybrid(json!({}))).unwrap();
+    let own = expected.hybrid.clone().unwrap();
+    assert_eq!((own.recurrent, own.rotary), (vec![true, true, false, true], 8));
+    assert_eq!((own.kernel, own.key_heads, own.value_heads), (4, 2, 6));
+    assert_eq!((own.key_dim, own.value_dim, own.tiled, own.regrouped), (12, 10, false, false));
+    let other = |keys| config_from_json(&hybrid(keys)).map(|c| c.hybrid.unwrap());
+    let period = other(json!({"layer_types": null, "full_attention_interval": 3})).unwrap();
+    assert_eq!(period.recurrent, [true, true, false, true]);
+    let rope = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}});
+    assert!(other(rope).unwrap_err().to_string().contains("5 rotary features"));
+    // With the text model's keys in an object of their own.
+    let text = json!({"model_type": "qwen3_5", "text_config": hybrid(json!({}))});
+    let nested = config_from_json(&text).unwrap();
+    assert_eq!((&nested.hybrid, nested.hidden), (&expected.hybrid, expected.hidden));
+    for (keys, words) in [
+        (json!({"layer_types": ["full_attention"]}), "1 entries"),
+        (json!({"layer_types": ["linear_attention", 1, 2, 3]}), "layer_types has 1"),
+        (json!({"layer_types": 3}), "layer_types is 3"),
+        (
+            json!({"layer_types": ["linear_attention", "linear_attention", "linear_attention", "linear_attention"]}),
+            "no layer is attention",
+        ),
+        (json!({"linear_conv_kernel_dim": 17}), "convolution is 17"),
+        (json!({"linear_conv_kernel_dim": 0}), "linear_conv_kernel_dim"),
+        (json!({"linear_key_head_dim": 512}), "key head size is 512"),
+        (json!({"linear_num_value_heads": 5}), "5 recurrent value heads"),
+        (json!({"linear_num_value_heads": 1 << 24}), "features; 16777216 are supported"),
+        (json!({"attn_output_gate": false}), "attn_output_gate"),
+        (json!({"partial_rotary_factor": 0.5}), "several values"),
+        (json!({"rope_parameters": {"partial_rotary_factor": 0.0}}), "partial_rotary_factor is 0"),
+        (
+            json!({"rope_parameters": {"partial_rotary_factor": 1.5}}),
+            "partial_rotary_factor is 1.5",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.4}}),
+            "linear by 2",
+        ),
+        (json!({"quantization": {"bits": 2, "group_size": 128}}), "files of MLX"),
+        (json!({"vision_config": {}}), "has a vision_config"),
+        (json!({"num_experts": 4}), "num_experts is 4"),
+    ] {
+        let error = config_from_json(&hybrid(keys.clone())).unwrap_err().to_string();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+}
+
 /// By their names, and with what is missing.
 #[test]
 fn unsupported_families_are_named() {
-    let (experts, images, delta_net) = ("mixtures of experts", "it takes images", "Gated DeltaNet");
+    let (experts, images) = ("mixtures of experts", "it takes images");
     for (name, words) in [
-        ("qwen3_5", &[delta_net][..]),
-        ("qwen3_5_text", &[delta_net]),
-        ("prism_hadamard_qwen35", &[delta_net]),
-        ("qwen3_5_moe", &[delta_net, experts]),
-        ("qwen3_next", &[delta_net, experts]),
+        ("prism_hadamard_qwen35", &["in GGUF files only"][..]),
+        ("qwen3_5_moe", &[experts]),
+        ("qwen3_next", &["are fused", experts]),
         ("qwen3_moe", &[experts]),
         ("mixtral", &[experts]),
         ("maple", &[experts, "gates are clamped", "half of a head"]),

@@ -89,6 +89,10 @@ fn a_prepacked_file_gives_bit_identical_logits(on: Option<&Context>) {
     let directory_of =
         |name: &str| if name == "tales-22m" { real_model() } else { directory(name) };
     for name in ["tales-22m".to_owned()].into_iter().chain(names()) {
+        // Recurrent layers are not written.
+        if name == "qwen35" {
+            continue;
+        }
         let name = name.as_str();
         for int8_head in [false, true] {
             let (source, folder) = (directory_of(name), Directory::temporary());

@@ -6,6 +6,7 @@ mod granite;
 mod llama;
 mod minicpm;
 mod qwen3;
+pub mod qwen35;
 mod unsupported;
 
 use super::{
@@ -22,6 +23,7 @@ static FAMILIES: &[&Family] = &[
     &minicpm::FAMILY,
     &gemma3::FAMILY,
     &granite::FAMILY,
+    &qwen35::FAMILY,
 ];
 
 fn architectures() -> impl Iterator<Item = (&'static Family, &'static Architecture)> {

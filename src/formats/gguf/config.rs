@@ -38,7 +38,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Format
     let hidden = keys.size("embedding_length", None)?;
     let heads = keys.size("attention.head_count", None)?;
     let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
-    keys.check_graph(head_dim)?;
+    keys.check_graph(head_dim, family.recurrent_layer.is_empty())?;
     let vocab = keys.vocab()?;
     let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
@@ -72,6 +72,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Format
         generation: GenerationDefaults::default(),
         embedding: keys.embedding()?,
         hadamard: None,
+        hybrid: None,
     };
     if family.scale_keys {
         keys.scales(&mut config)?;
@@ -106,9 +107,11 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses options that would change the model's graph.
-    fn check_graph(self, head_dim: usize) -> Result<(), FormatError> {
-        for key in ["attention.value_length", "rope.dimension_count"] {
+    /// Refuses options that would change the model's graph: a head that rotates in part, too, where
+    /// `whole`.
+    fn check_graph(self, head_dim: usize, whole: bool) -> Result<(), FormatError> {
+        let rotary = whole.then_some("rope.dimension_count");
+        for key in ["attention.value_length"].into_iter().chain(rotary) {
             let size = self.size(key, Some(head_dim))?;
             if size != head_dim {
                 return unsupported(format!(

@@ -18,7 +18,7 @@ const PREFIX: &str = "prism.hadamard.";
 const FIXED: [(&str, &str); 2] =
     [("transform", "normalized-sylvester-walsh-hadamard"), ("axis", "input-last-dimension")];
 
-/// All others. The last is of layers that are not supported, and changes nothing of those that are.
+/// All others. The last is of recurrent layers.
 const KEYS: [&str; 8] = [
     "version",
     "block_size",
@@ -46,10 +46,10 @@ pub(super) fn read(
             "{PREFIX}{key} is not known, and would change what weights mean"
         ));
     }
-    if config.architecture != "qwen3" {
+    if !["qwen3", "qwen35"].contains(&&*config.architecture) {
         let name = &config.architecture;
         return unsupported(format!(
-            "has the key {first}: rotated weights of the architecture `{name}` are not supported; those of `qwen3` are"
+            "has the key {first}: rotated weights of the architecture `{name}` are not supported; those of `qwen3` and `qwen35` are"
         ));
     }
     if config.quantized_activations {
@@ -64,7 +64,7 @@ pub(super) fn read(
     let signs = keys.signs_by_mode()?;
     let (head, embedding) = keys.rotated_ends(config, linears)?;
     let hadamard = Hadamard { block, signs, head, embedding };
-    let widths = [config.hidden, config.heads * config.head_dim, config.intermediate];
+    let widths = config.input_widths();
     if let Some(width) = widths
         .iter()
         .find(|width| !hadamard.signs.is_empty() && !hadamard.signs.contains_key(width))
@@ -74,6 +74,19 @@ pub(super) fn read(
     // A block that is larger than what is supported is nothing wrong with the file.
     hadamard.check(&widths, config.quantized_activations).map_err(FormatError::Unsupported)?;
     Ok(Some(hadamard))
+}
+
+/// Returns whether the output projections of recurrent layers take value heads in the order in which
+/// those that read a key head are neighbors.
+///
+/// # Errors
+/// A message, for a value that is neither true nor false.
+pub(super) fn regrouped(file: &GgufFile) -> Result<bool, FormatError> {
+    let key = "gdn_v_grouped";
+    match file.get(&format!("{PREFIX}{key}")) {
+        None => Ok(false),
+        Some(_) => Ok(Keys(file).needed(key, |value| value.as_bool())?),
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -58,6 +58,9 @@ impl GgufModel {
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
+        if let Some(hybrid) = config.hybrid.as_mut().filter(|_| config.hadamard.is_some()) {
+            hybrid.regrouped = hadamard::regrouped(&file).map_err(|problem| file.error(problem))?;
+        }
         let float_weights =
             if config.family().trained { FloatWeights::Quantize } else { FloatWeights::Refuse };
         // As of a directory whose linear layers have norms.
@@ -135,8 +138,15 @@ impl GgufModel {
         tensor.linear(layout, self.float_weights)
     }
 
+    /// The name of a tensor in the file.
+    fn full(&self, name: &str) -> String {
+        let stored = self.stored(name);
+        let bare = stored.ends_with(".bias") || stored.ends_with(".ssm_a");
+        if bare { stored } else { format!("{stored}.weight") }
+    }
+
     fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
-        self.file.tensor(&format!("{}.weight", self.stored(name)))
+        self.file.tensor(&self.full(name))
     }
 
     /// `matrix` times the scale that llama.cpp's architecture `bitnet` stores as a separate tensor.
@@ -200,7 +210,7 @@ impl ModelFile for GgufModel {
         }
         let used: HashSet<String> = names
             .iter()
-            .map(|name| format!("{}.weight", self.stored(name)))
+            .map(|name| self.full(name))
             .chain(linear_names(&self.config).map(|name| format!("{}.scale", self.stored(&name))))
             // Read with the configuration.
             .chain([config::FREQUENCIES, config::SHORT, config::LONG].map(str::to_owned))
@@ -210,7 +220,7 @@ impl ModelFile for GgufModel {
     }
 
     fn contains(&self, name: &str) -> bool {
-        self.file.contains(&format!("{}.weight", self.stored(name)))
+        self.file.contains(&self.full(name))
     }
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {

@@ -26,6 +26,9 @@ impl ModelConfig {
     pub(crate) fn rope_frequencies(&self) -> Vec<f32> {
         let power = |i: usize| self.rope_theta.powf((2 * i) as f32 / self.head_dim as f32);
         let pairs = 0..self.head_dim / 2;
+        if let Some(hybrid) = &self.hybrid {
+            return pairs.map(|pair| hybrid.frequency(pair, self.rope_theta)).collect();
+        }
         if let RopeScaling::LongRope { .. } = self.rope_scaling {
             return pairs
                 .zip(&self.rope_factors)

@@ -2,6 +2,7 @@
 //! threads.
 
 use super::{
+    delta_cpu::{self, DeltaState, LayerMemory},
     interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
     layers::{HostEnds, HostLayer, HostTable},
     sampling_plan::SamplingPlan,
@@ -11,7 +12,7 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::{
-        Hadamard, ModelConfig,
+        Hadamard, Hybrid, ModelConfig,
         tensors::{Ends, Layer, LayerStep, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
@@ -50,7 +51,7 @@ pub(crate) struct CpuModel {
 struct CpuSession {
     model: Arc<CpuModel>,
     /// Of every sequence, by layer.
-    caches: Vec<Vec<KvCache>>,
+    caches: Vec<Vec<LayerMemory>>,
     capacity: usize,
     /// The cosine and sine of every rotary angle, for as many positions as there have been: a
     /// context may have millions.
@@ -72,11 +73,7 @@ impl Engine for CpuModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let cache = |layer| {
-            let cache =
-                KvCache::new(self.config.attention(), options.kv_type.unwrap_or(Element::F32))?;
-            Ok(cache.window(self.config.window(layer)))
-        };
+        let cache = |layer| self.memory(layer, options.kv_type.unwrap_or(Element::F32));
         let caches =
             vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
         let (angles, local_angles) = (Vec::new(), Vec::new());
@@ -133,6 +130,16 @@ impl CpuModel {
         })
     }
 
+    /// What a layer keeps of a sequence of no tokens.
+    fn memory(&self, layer: usize, element: Element) -> Result<LayerMemory> {
+        let cache = KvCache::new(self.config.attention(), element)?;
+        let recurrent = self.config.hybrid.as_ref().filter(|_| self.config.is_recurrent(layer));
+        Ok(LayerMemory {
+            cache: cache.window(self.config.window(layer)),
+            state: recurrent.map(DeltaState::new),
+        })
+    }
+
     /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which
     /// each continues its cache.
     fn layer(
@@ -140,10 +147,12 @@ impl CpuModel {
         layer: &CpuLayer,
         x: &mut [f32],
         angles: &[f32],
-        caches: &mut [&mut KvCache],
+        caches: &mut [&mut LayerMemory],
     ) -> Result<()> {
         // What the last step gives; none where it is the residual stream.
         let mut value: Option<Vec<f32>> = None;
+        // What is computed for a step that is not the next.
+        let mut kept = [Vec::new(), Vec::new()];
         let mut steps = layer.0.as_slice();
         while let Some((step, after)) = steps.split_first() {
             let input = value.as_deref().unwrap_or(x);
@@ -170,6 +179,17 @@ impl CpuModel {
                     (Some(self.attend(qkv, angles, caches)?), after)
                 }
                 (LayerStep::Gate, _) => self.gate(input, after)?,
+                (
+                    LayerStep::KeepGate
+                    | LayerStep::OutputGate
+                    | LayerStep::DeltaRates { .. }
+                    | LayerStep::Delta(_),
+                    _,
+                ) => {
+                    let input = value.take().unwrap_or_else(|| x.to_vec());
+                    let model = (&self.config, self.isa);
+                    (Some(delta_cpu::step(model, step, input, &mut kept, caches)?), after)
+                }
                 (LayerStep::Add, _) => {
                     x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
                     (None, after)
@@ -185,7 +205,7 @@ impl CpuModel {
         &self,
         mut qkv: Vec<f32>,
         angles: &[f32],
-        caches: &mut [&mut KvCache],
+        caches: &mut [&mut LayerMemory],
     ) -> Result<Vec<f32>> {
         let (row, width) =
             (self.config.attention().row(), self.config.heads * self.config.head_dim);
@@ -196,7 +216,8 @@ impl CpuModel {
             .par_chunks_exact_mut(run * row)
             .zip(caches)
             .zip(attended.par_chunks_exact_mut(run * width));
-        sequences.try_for_each(|((qkv, cache), attended)| -> Result<()> {
+        sequences.try_for_each(|((qkv, memory), attended)| -> Result<()> {
+            let cache = &mut memory.cache;
             cpu::attention::rope(qkv, angles, cache)?;
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache)?);
             Ok(())
@@ -339,7 +360,20 @@ impl CpuSession {
         op: RowsOp,
     ) -> Result<Vec<f32>> {
         let threads = self.model.threads.clone();
-        threads.run(|| self.compute(sequences, tokens, rows, op))
+        let computed = threads.run(|| self.compute(sequences, tokens, rows, op));
+        // Some recurrent layers may have seen the tokens, and others not.
+        if computed.is_err() && self.model.config.hybrid.is_some() {
+            sequences.iter().for_each(|&sequence| self.forget(sequence, 0));
+        }
+        computed
+    }
+
+    /// Forgets all but the first tokens of a sequence; of recurrent layers, where these are none.
+    fn forget(&mut self, sequence: usize, tokens: usize) {
+        for LayerMemory { cache, state } in &mut self.caches[sequence] {
+            cache.truncate(tokens);
+            state.iter_mut().filter(|_| tokens == 0).for_each(DeltaState::clear);
+        }
     }
 
     fn compute(
@@ -383,11 +417,16 @@ fn done<T: Send + 'static>(result: T) -> Result<Pending<T>> {
 
 impl EngineSession for CpuSession {
     fn len(&self, sequence: usize) -> usize {
-        self.caches[sequence].first().map_or(0, KvCache::len)
+        let hybrid = self.model.config.hybrid.as_ref();
+        let layer = hybrid.map_or(0, Hybrid::first_attention);
+        self.caches[sequence].get(layer).map_or(0, |memory| memory.cache.len())
     }
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
-        self.caches[sequence].iter_mut().for_each(|cache| cache.truncate(tokens));
+        // A state cannot forget its last tokens.
+        let recurrent = self.model.config.hybrid.is_some();
+        let tokens = if recurrent && tokens < self.len(sequence) { 0 } else { tokens };
+        self.forget(sequence, tokens);
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
@@ -405,15 +444,31 @@ impl EngineSession for CpuSession {
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
-        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].read()).collect();
+        let layer =
+            |l: usize| self.caches.iter().map(|sequence| sequence[l].cache.read()).collect();
         done((0..self.model.config.layers).map(layer).collect::<Result<_>>()?)
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
         for (l, layer) in layers.into_iter().enumerate() {
             for (sequence, host) in self.caches.iter_mut().zip(layer) {
-                sequence[l].write(&host)?;
+                sequence[l].cache.write(&host)?;
             }
+        }
+        Ok(())
+    }
+
+    fn read_states(&self) -> Result<Pending<Vec<Vec<Vec<f32>>>>> {
+        let of_sequence = |layers: &Vec<LayerMemory>| {
+            layers.iter().filter_map(|memory| memory.state.as_ref().map(DeltaState::read)).collect()
+        };
+        done(self.caches.iter().map(of_sequence).collect())
+    }
+
+    fn write_states(&mut self, states: &[Vec<Vec<f32>>]) -> Result<()> {
+        for (layers, states) in self.caches.iter_mut().zip(states) {
+            let own = layers.iter_mut().filter_map(|memory| memory.state.as_mut());
+            own.zip(states).for_each(|(state, numbers)| state.write(numbers));
         }
         Ok(())
     }
@@ -481,7 +536,7 @@ impl EngineSession for CpuSession {
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
         let window = self.model.config.window(layer);
-        let mut cache = KvCache::new(self.model.config.attention(), Element::F32)?.window(window);
+        let mut cache = self.model.memory(layer, Element::F32)?;
         self.prepare(hidden.len() / self.model.config.hidden);
         let angles = if window.is_some() { &self.local_angles } else { &self.angles };
         self.model.threads.run(|| {
@@ -500,73 +555,4 @@ impl EngineSession for CpuSession {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::load::files::{self, ModelFiles};
-
-    /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
-    /// the package.)
-    const MODELS: [&str; 7] = [
-        "assets/tales-22m",
-        "tests/data/models/odd",
-        "tests/data/models/newer",
-        "tests/data/models/llama",
-        "tests/data/models/trilm",
-        "tests/data/models/normed",
-        "tests/data/models/gemma3",
-    ];
-
-    fn open(path: &str, threads: Option<usize>) -> CpuModel {
-        let files = ModelFiles::open(path).unwrap();
-        let (config, file) = (files::config(&*files.file).unwrap(), &*files.file);
-        let layers = (0..config.layers).map(|layer| HostLayer::read(file, layer));
-        CpuModel::new(
-            config.clone(),
-            HostEnds::read(file, false).unwrap(),
-            layers,
-            threads.map_or_else(Threads::default, |count| Threads::new(count).unwrap()),
-        )
-        .unwrap()
-    }
-
-    /// The bits of logits: of a prompt that kernels for many tokens take, and of one token of each
-    /// of two sequences after it.
-    fn computed(model: &Arc<CpuModel>) -> Vec<u32> {
-        let ids: Vec<u32> = (0..41).map(|i| i * i * 7 % model.config.vocab as u32).collect();
-        let mut session = model.clone().session(SessionOptions::new(2, 64)).unwrap();
-        let mut logits =
-            pollster::block_on(session.extend(&[0], &ids, ids.len()).unwrap()).unwrap();
-        logits.extend(pollster::block_on(session.extend(&[1], &ids[..9], 9).unwrap()).unwrap());
-        logits.extend(pollster::block_on(session.extend(&[0, 1], &ids[..2], 1).unwrap()).unwrap());
-        logits.iter().map(|logit| logit.to_bits()).collect()
-    }
-
-    /// Prints those that this processor lacks: whoever reads the log sees what was not run.
-    #[test]
-    fn a_model_does_not_depend_on_instruction_sets() {
-        for path in MODELS {
-            let mut model = Arc::new(open(path, None));
-            let expected = computed(&model);
-            for kind in Isa::missing() {
-                println!("NOT RUN: {path} with {kind:?}, which this processor lacks");
-            }
-            for isa in Isa::all() {
-                Arc::get_mut(&mut model).unwrap().isa = isa;
-                assert!(computed(&model) == expected, "{path} with {isa:?}");
-                println!("whole model: {path} with {:?}", isa.kind());
-            }
-        }
-    }
-
-    #[test]
-    fn a_model_does_not_depend_on_threads() {
-        for path in MODELS {
-            let [one, two, three] = [1, 2, 3].map(|count| {
-                let model = open(path, Some(count));
-                assert_eq!(model.threads.run(rayon::current_num_threads), count);
-                computed(&Arc::new(model))
-            });
-            assert!(one == two && two == three, "{path}");
-        }
-    }
-}
+mod tests;

@@ -160,6 +160,17 @@ pub(crate) trait EngineSession: Send + Sync {
     /// Overwrites all sequences with what was read of a session; there is room for it.
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()>;
 
+    /// What recurrent layers keep, by sequence and recurrent layer, in an order of its own.
+    fn read_states(&self) -> Result<Pending<Vec<Vec<Vec<f32>>>>> {
+        Ok(Box::pin(std::future::ready(Ok(Vec::new()))))
+    }
+
+    /// Overwrites what recurrent layers keep with what was read of a session.
+    fn write_states(&mut self, states: &[Vec<Vec<f32>>]) -> Result<()> {
+        let _ = states;
+        Ok(())
+    }
+
     /// How many tokens are computed together, at most, where a sequence gets more than one.
     fn batch(&self) -> usize;
 

@@ -1,10 +1,11 @@
 //! Reading a model's tensors into host memory.
 
+use super::hybrid;
 use crate::{
     error::{Error, Result},
     formats::{
         model_file::ModelFile,
-        tensors::{Ends, Gains, Layer, Matrix, Table, end_tensors, layer_tensors},
+        tensors::{Ends, Gains, Layer, Matrix, Table, end_tensors, layer_tensors_at},
     },
     gpu::{context::Context, tensor::Tensor},
     shape::Shape,
@@ -69,8 +70,9 @@ impl HostLayer {
             let parts = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
             PackedTernary::concat(&parts.iter().collect::<Vec<_>>())
         };
-        layer_tensors(file.config())
-            .try_map(stacked, |gains| vector(file, &full(gains.name), gains))
+        let read = layer_tensors_at(file.config(), layer)
+            .try_map(stacked, |gains| vector(file, &full(gains.name), gains))?;
+        hybrid::arranged(read, file.config())
     }
 
     /// Copies it to the GPU.
@@ -155,13 +157,31 @@ impl HostTable {
     }
 }
 
-fn vector(file: &dyn ModelFile, name: &str, &Gains { len, scale, .. }: &Gains) -> Result<Vec<f32>> {
+fn vector(
+    file: &dyn ModelFile,
+    name: &str,
+    &Gains { len, rows, scale, .. }: &Gains,
+) -> Result<Vec<f32>> {
+    if let Some(rows) = rows {
+        return dense(file, name, rows, len / rows.max(1));
+    }
     let mut gains = file.vector(name, len)?;
     expect(name, (1, gains.len()), (1, len))?;
     if scale != 1.0 {
         gains.iter_mut().for_each(|gain| *gain *= scale);
     }
     Ok(gains)
+}
+
+/// The numbers of a dense matrix, row after row.
+fn dense(file: &dyn ModelFile, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>> {
+    if let Some(matrix) = file.ternary_table(name, rows, columns)? {
+        expect(name, (matrix.rows(), matrix.columns()), (rows, columns))?;
+        return Ok(matrix.dequantize());
+    }
+    let matrix = file.dense(name, rows, columns)?;
+    expect(name, (matrix.rows(), matrix.columns()), (rows, columns))?;
+    Ok((0..rows).flat_map(|row| matrix.row(row)).collect())
 }
 
 fn scaled(matrix: PackedTernary, scale: f32) -> Result<PackedTernary> {

@@ -2,8 +2,10 @@
 
 pub(super) mod config;
 pub(super) mod cpu;
+mod delta_cpu;
 pub(super) mod device;
 pub(super) mod gpu;
+mod hybrid;
 pub(crate) mod interface;
 pub(super) mod layers;
 pub(super) mod offload;

@@ -137,6 +137,10 @@ impl Speculation {
                     "runs of {shortest} to {longest} tokens; 1 to {LONGEST_RUN} are possible"
                 ))
             }
+            Drafter::Model(draft) if draft.engine.config().hybrid.is_some() => invalid(
+                "the draft model has recurrent layers, which cannot forget tokens that were drafted wrongly"
+                    .into(),
+            ),
             Drafter::Model(draft) if draft.engine.config().vocab != vocab => {
                 let other = draft.engine.config().vocab;
                 invalid(format!(

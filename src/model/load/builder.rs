@@ -2,7 +2,7 @@
 
 use super::{
     files::{self, MaybeTokenizer, ModelFiles},
-    model::{AutoChoice, Model},
+    model::{AutoChoice, Model, check_device},
     settings::{LoadSettings, Origin},
     text_check, unoptimized,
 };
@@ -173,7 +173,7 @@ impl<'a> ModelBuilder<'a> {
     /// model all of its own, more offloaded layers than there are, layers with other groups of
     /// scales, which cannot be offloaded, or layers that are split and offloaded.
     /// [`Error::DeviceUnsupported`] for offloaded layers on a device without
-    /// `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are none.
+    /// `MAPPABLE_PRIMARY_BUFFERS`, and for a model with recurrent layers on a GPU. With [`Device::Auto`], errors of the GPU are none.
     pub fn build(self) -> Result<Model> {
         let Self { source, device, settings, progress } = self;
         unoptimized::warn();
@@ -249,6 +249,7 @@ impl<'a> ModelBuilder<'a> {
             let LoadSettings { int8_head, f16_attention, offload, split, .. } = &self.settings;
             let (ends, config) = (HostEnds::read(file, *int8_head)?, files::config(file)?);
             self.settings.check(&contexts, config.layers)?;
+            check_device(&contexts, &config)?;
             let first = HostLayer::read(file, 0)?;
             let [context] = &contexts[..] else {
                 return SplitModel::weights(&contexts, &config, &ends, &first, split);

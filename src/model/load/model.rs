@@ -14,7 +14,7 @@ use crate::{
     model::{
         engine::{
             cpu::CpuModel,
-            gpu::{GpuModel, SplitModel},
+            gpu::{self, GpuModel, SplitModel},
             interface::{Engine, ModelPart, Offloaded, SessionOptions},
             layers::{HostEnds, HostLayer},
         },
@@ -62,6 +62,17 @@ pub(super) struct AutoChoice {
     pub error: Option<Error>,
 }
 
+/// Checks that these contexts, none for the CPU, can compute a model.
+///
+/// # Errors
+/// [`Error::DeviceUnsupported`] that names what is missing.
+pub(super) fn check_device(contexts: &[Context], config: &ModelConfig) -> Result<()> {
+    match config.hybrid.is_some() && !contexts.is_empty() {
+        true => Err(gpu::recurrent()),
+        false => Ok(()),
+    }
+}
+
 /// Builds what computes a model.
 fn engine(
     contexts: &[Context],
@@ -101,6 +112,7 @@ impl Model {
             file.check_unused()?;
         }
         settings.check(contexts, count)?;
+        check_device(contexts, &config)?;
         let ends = HostEnds::read(file, settings.int8_head)?;
         let mut fingerprint = Fingerprint::new(&config, &ends);
         let ends_fingerprint = Fingerprint::of_ends(&config, &ends);
@@ -485,6 +497,10 @@ impl Model {
         options: &GenerateOptions,
     ) -> Result<Sequence> {
         options.check(self.config().vocab)?;
+        if options.speculate.is_some() && self.config().hybrid.is_some() {
+            let what = "speculative decoding of a model with recurrent layers is not supported: they cannot forget tokens that were drafted wrongly";
+            return Err(Error::Invalid { op: "speculation", what: what.into() });
+        }
         if !options.stop.is_empty() {
             self.tokenizer()?;
         }

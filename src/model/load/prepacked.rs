@@ -73,6 +73,7 @@ impl ModelBuilder<'_> {
             }
             check_new_output(output)?;
             let config = files::config(file)?;
+            config.check_written().map_err(invalid)?;
             if !settings.ignore_unused {
                 file.check_unused()?;
             }

@@ -1,4 +1,5 @@
 //! Sequences with their key-value caches, in memory and in files.
 
+mod checks;
 pub(super) mod saved;
 pub(super) mod sequences;

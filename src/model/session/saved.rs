@@ -1,11 +1,12 @@
 //! A session in a file: safetensors with the tokens of every sequence (`tokens.0`), and their keys
-//! and values by layer (`keys.0.0`: sequence, layer), `[tokens, kv_heads, head_dim]`.
+//! and values by layer (`keys.0.0`: sequence, layer), `[tokens, kv_heads, head_dim]`; and what
+//! recurrent layers keep (`state.0.0`: sequence, recurrent layer).
 
 use crate::{
     error::{Result, at},
     files::write::AtomicFile,
     formats::{
-        FormatError, ModelConfig, SafeTensors,
+        FormatError, Hybrid, ModelConfig, SafeTensors,
         tensors::{LayerStep, finite},
     },
     model::engine::layers::{HostEnds, HostLayer},
@@ -23,6 +24,8 @@ pub(crate) struct Saved {
     pub tokens: Vec<Vec<u32>>,
     /// By layer, then sequence.
     pub layers: Vec<Vec<HostKvCache>>,
+    /// What recurrent layers keep, by sequence, then recurrent layer.
+    pub states: Vec<Vec<Vec<f32>>>,
 }
 
 /// A tensor of the file.
@@ -62,6 +65,12 @@ impl Fingerprint {
         if let Some(hadamard) = &c.hadamard {
             print.add([hadamard.block as u32, u32::from(hadamard.embedding)]);
             print.add(hadamard.signs.values().flatten().map(|sign| sign.to_bits()));
+        }
+        if let Some(h) = &c.hybrid {
+            let sizes = [h.kernel, h.key_heads, h.value_heads, h.key_dim, h.value_dim, h.rotary];
+            print.add(sizes.map(|size| size as u32));
+            print.add([h.tiled, h.regrouped].map(u32::from));
+            print.add(h.recurrent.iter().map(|&recurrent| u32::from(recurrent)));
         }
         print.add(ends.embedding.words().iter().step_by(7).copied());
         print.add(ends.embedding.scales().into_iter().map(f32::to_bits));
@@ -105,6 +114,10 @@ fn kind(step: &LayerStep<PackedTernary, Vec<f32>>) -> u32 {
         LayerStep::Attention => 3,
         LayerStep::Gate => 4,
         LayerStep::Add => 5,
+        LayerStep::KeepGate => 6,
+        LayerStep::OutputGate => 7,
+        LayerStep::DeltaRates { .. } => 8,
+        LayerStep::Delta(_) => 9,
     }
 }
 
@@ -120,7 +133,9 @@ impl Saved {
                 shape: vec![tokens.len()],
                 bytes,
             });
-            for (l, layer) in self.layers.iter().enumerate() {
+            let layers = self.layers.iter().enumerate();
+            // Recurrent layers have no keys.
+            for (l, layer) in layers.filter(|(_, layer)| layer[s].len() == tokens.len()) {
                 let AttentionShape { kv_heads, head_dim, .. } = layer[s].shape();
                 for (name, numbers) in [("keys", layer[s].keys()), ("values", layer[s].values())] {
                     let (kind, bytes) = if half {
@@ -136,6 +151,14 @@ impl Saved {
                     });
                 }
             }
+        }
+        for (s, states) in self.states.iter().enumerate() {
+            parts.extend(states.iter().enumerate().map(|(n, state)| Part {
+                name: format!("state.{s}.{n}"),
+                kind: Dtype::F32,
+                shape: vec![1, 1, state.len()],
+                bytes: bytemuck::cast_slice(state).into(),
+            }));
         }
         let metadata =
             HashMap::from([("format".into(), FORMAT.into()), ("model".into(), print.name())]);
@@ -170,6 +193,9 @@ impl Saved {
         let tokens =
             (0..sequences).map(|s| tokens(&file, s, config.vocab)).collect::<Result<Vec<_>>>()?;
         let cache = |l, s: usize| {
+            if config.is_recurrent(l) {
+                return HostKvCache::new(config.attention());
+            }
             let read = |name| {
                 numbers(
                     &file,
@@ -182,7 +208,12 @@ impl Saved {
         let layers = (0..config.layers)
             .map(|l| (0..sequences).map(|s| cache(l, s)).collect())
             .collect::<Result<_>>()?;
-        Ok(Self { tokens, layers })
+        let recurrent = config.hybrid.as_ref().map_or((0, 0), Hybrid::kept);
+        let state = |s, n| numbers(&file, &format!("state.{s}.{n}"), [1, 1, recurrent.1]);
+        let states = (0..sequences)
+            .map(|s| (0..recurrent.0).map(|n| state(s, n)).collect())
+            .collect::<Result<_>>()?;
+        Ok(Self { tokens, layers, states })
     }
 }
 

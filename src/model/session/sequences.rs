@@ -1,6 +1,10 @@
 //! Sequences in progress: their key-value caches and their lengths.
 
-use super::saved::{Fingerprint, Saved};
+pub(crate) use super::checks::check_tokens;
+use super::{
+    checks::{check_appended, check_vocabulary},
+    saved::{Fingerprint, Saved},
+};
 use crate::{
     element::Element,
     error::{Error, Result},
@@ -84,7 +88,7 @@ impl Session {
         path: &Path,
         options: SessionOptions,
     ) -> Result<Self> {
-        let Saved { tokens, layers } = Saved::read(path, print, engine.config())?;
+        let Saved { tokens, layers, states } = Saved::read(path, print, engine.config())?;
         let mut session = Self::new(engine, print, options)?;
         if tokens.len() != options.sequences {
             let what = format!(
@@ -100,6 +104,7 @@ impl Session {
             return Err(Error::Context { needed: longest, capacity: options.capacity });
         }
         session.state.write(layers)?;
+        session.state.write_states(&states)?;
         session.tokens = tokens;
         Ok(session)
     }
@@ -119,11 +124,19 @@ impl Session {
     /// without computing the tokens again. A token takes `2 * layers * kv_heads * head_dim` numbers.
     ///
     /// # Errors
-    /// [`Error::Io`]; what the device reports.
+    /// [`Error::Io`]; [`Error::Invalid`] for a sequence with recurrent layers that was truncated, until
+    /// something is appended to it; what the device reports.
     pub async fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        if let Some(sequence) = (0..self.tokens.len()).find(|&sequence| self.is_behind(sequence)) {
+            let what = format!(
+                "sequence {sequence} was truncated, and its recurrent layers are computed again when tokens are appended: append some before it is saved"
+            );
+            return Err(Error::Invalid { op: "session", what });
+        }
         let layers = self.state.read()?.await?;
+        let states = self.state.read_states()?.await?;
         let half = self.options.kv_type == Some(Element::F16);
-        Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
+        Saved { tokens: self.tokens.clone(), layers, states }.write(path.as_ref(), self.print, half)
     }
 
     /// Makes room for `capacity` tokens in each sequence, if there is less, and keeps the tokens that
@@ -139,6 +152,7 @@ impl Session {
         let mut grown = Self::new(self.engine.clone(), self.print, options)?;
         if self.tokens.iter().any(|tokens| !tokens.is_empty()) {
             grown.state.write(self.state.read()?.await?)?;
+            grown.state.write_states(&self.state.read_states()?.await?)?;
             grown.tokens.clone_from(&self.tokens);
         }
         *self = grown;
@@ -172,7 +186,8 @@ impl Session {
     /// # Panics
     /// If there is no such sequence.
     pub fn len(&self, sequence: usize) -> usize {
-        self.state.len(sequence)
+        // Of recurrent layers that are behind, the tokens are those that will be computed again.
+        self.state.len(sequence).max(self.tokens[sequence].len())
     }
 
     /// Returns whether a sequence has no tokens.
@@ -183,7 +198,8 @@ impl Session {
         self.len(sequence) == 0
     }
 
-    /// Forgets all but the first `tokens` of a sequence, so that another continuation can follow.
+    /// Forgets all but the first `tokens` of a sequence, so that another continuation can follow. Where
+    /// some layers are recurrent, what is left is computed again when tokens are appended.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such sequence.
@@ -215,6 +231,8 @@ impl Session {
     pub(crate) fn keep_common(&mut self, sequence: usize, ids: &[u32]) -> usize {
         let kept = self.common(sequence, ids).min(ids.len().saturating_sub(1));
         self.state.truncate(sequence, kept);
+        // Recurrent layers forget everything, and are computed again.
+        let kept = kept.min(self.state.len(sequence));
         self.tokens[sequence].truncate(kept);
         kept
     }
@@ -274,6 +292,7 @@ impl Session {
         last: impl FnOnce(&mut dyn EngineSession, &[u32]) -> Result<Pending<T>>,
     ) -> Result<T> {
         self.check(sequence, ids)?;
+        self.catch_up(sequence).await?;
         let batch = self.batch();
         let (before, rest) = ids.split_at((ids.len() - 1) / batch * batch);
         let undo = self.undo();
@@ -312,6 +331,7 @@ impl Session {
         mut rows: impl FnMut(Vec<f32>) + Send,
     ) -> Result<()> {
         self.check(sequence, ids)?;
+        self.catch_up(sequence).await?;
         let batches = ids.chunks(LOGIT_ROWS.min(self.batch()));
         let undo = self.undo();
         for batch in batches {
@@ -393,6 +413,9 @@ impl Session {
         step: impl FnOnce(&mut dyn EngineSession) -> Result<Pending<T>>,
     ) -> Result<T> {
         self.check_run(sequences, tokens)?;
+        for &sequence in sequences {
+            self.catch_up(sequence).await?;
+        }
         let undo = self.undo();
         let output = step(undo.state)?.await?;
         undo.keep();
@@ -421,6 +444,10 @@ impl Session {
         match tokens {
             Some(tokens) => self.check_run(sequences, tokens)?,
             None => sequences.iter().try_for_each(|&sequence| self.check_room(sequence, 1))?,
+        }
+        if let Some(sequence) = sequences.iter().find(|&&sequence| self.is_behind(sequence)) {
+            let what = format!("sequence {sequence} was truncated, and is to be computed again");
+            return Err(Error::Invalid { op: "session", what });
         }
         self.state.step_next(sequences, tokens, 1)
     }
@@ -456,8 +483,29 @@ impl Session {
         self.state.record_step(past)
     }
 
+    /// Lengths that the engine has computed.
     fn lengths(&self) -> Vec<usize> {
-        (0..self.options.sequences).map(|sequence| self.len(sequence)).collect()
+        (0..self.options.sequences).map(|sequence| self.state.len(sequence)).collect()
+    }
+
+    /// Returns whether the engine has forgotten tokens that the sequence has: recurrent layers forget
+    /// everything when a sequence is truncated.
+    fn is_behind(&self, sequence: usize) -> bool {
+        self.state.len(sequence) < self.tokens[sequence].len()
+    }
+
+    /// Computes again what the engine has forgotten of a sequence.
+    async fn catch_up(&mut self, sequence: usize) -> Result<()> {
+        while self.is_behind(sequence) {
+            let (from, batch) = (self.state.len(sequence), self.batch());
+            let left = &self.tokens[sequence][from..];
+            let piece = left[..left.len().min(batch)].to_vec();
+            let undo = self.undo();
+            undo.state.extend(&[sequence], &piece, 0)?.await?;
+            undo.keep();
+            yield_now().await;
+        }
+        Ok(())
     }
 
     fn undo(&mut self) -> Undo<'_> {
@@ -527,34 +575,6 @@ impl From<SessionError> for Error {
     fn from(error: SessionError) -> Self {
         error.error
     }
-}
-
-fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
-    match ids.iter().find(|&&id| id as usize >= vocab) {
-        Some(id) => Err(Error::Invalid {
-            op: "session",
-            what: format!("token {id}; the vocabulary has {vocab}"),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that these tokens may follow the earlier ones.
-fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
-    if ids.is_empty() {
-        return Err(Error::Invalid {
-            op: "session",
-            what: "no tokens; at least BOS is needed".into(),
-        });
-    }
-    check_vocabulary(ids, vocab)?;
-    let needed = before + ids.len();
-    if needed > capacity { Err(Error::Context { needed, capacity }) } else { Ok(()) }
-}
-
-/// Checks that these tokens may be a whole sequence.
-pub(crate) fn check_tokens(ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
-    check_appended(0, ids, vocab, capacity)
 }
 
 /// Work on sequences: dropped before it is done, by an error or with its future, it gives every

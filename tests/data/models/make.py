@@ -18,7 +18,7 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM`, for MiniCPM too); the f64 forward pass shares no code
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM`, for MiniCPM too, `Qwen3_5ForCausalLM`); the f64 forward pass shares no code
 with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
@@ -53,6 +53,9 @@ GEMMA3 = {
     "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
     "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 256,
 }
+QWEN35 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_act": "silu", "attention_bias": False}
+RECURRENT = "linear_attention"
+RATES = ["linear_attn.in_proj_a", "linear_attn.in_proj_b"]
 GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 WINDOW, WHOLE = "sliding_attention", "full_attention"
 # Of a head, one each pair.
@@ -193,16 +196,50 @@ CASES = {
         },
         "side": torch.bfloat16, "groups": 128, "seed": 13,
     },
+    # Layers of gated DeltaNet, with three value heads for a key head, around one of gated attention, of which a part of each head rotates.
+    "qwen35": {
+        "config": QWEN35 | shape(48, 80, 4, 4, 2, 20, 260) | {
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.4},
+            "layer_types": [RECURRENT, RECURRENT, WHOLE, RECURRENT], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 12,
+            "linear_value_head_dim": 10, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+            "bos_token_id": 257, "eos_token_id": [258, 259], "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 15,
+    },
 }
 
 
 # --- weights
 
 
+def is_recurrent(config, layer):
+    return config["model_type"] == "qwen3_5_text" and config["layer_types"][layer] == RECURRENT
+
+
+def linears(config, layer):
+    """The linear layers of a layer."""
+    if not is_recurrent(config, layer):
+        return LINEARS
+    return [f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "out_proj")] + LINEARS[4:]
+
+
+def delta_sizes(config):
+    """Features of queries (and of keys), and of values, of recurrent layers."""
+    sizes = [config[f"linear_num_{kind}_heads"] * config[f"linear_{kind}_head_dim"] for kind in ("key", "value")]
+    return sizes[0], sizes[1]
+
+
 def linear_shape(config, name):
+    if name.startswith("linear_attn"):
+        keys, values = delta_sizes(config)
+        hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+        sizes = {"qkv": (2 * keys + values, hidden), "z": (values, hidden), "a": (heads, hidden), "b": (heads, hidden), "proj": (hidden, values)}
+        return sizes[name.split("_")[-1]]
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
-    sizes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q), "down": (hidden, inner)}
+    gated = 2 if config["model_type"] == "qwen3_5_text" else 1
+    sizes = {"q": (gated * q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q), "down": (hidden, inner)}
     return sizes.get(name.split(".")[1].removesuffix("_proj"), (inner, hidden))
 
 
@@ -235,6 +272,8 @@ def make_tensors(case):
     hidden, vocab = config["hidden_size"], config["vocab_size"]
 
     gemma = config["model_type"] == "gemma3_text"
+    hybrid = config["model_type"] == "qwen3_5_text"
+    less_one = gemma or hybrid
 
     def gains(n, mean=1):
         return torch.from_numpy(rng.normal(mean, 0.1, n)).to(side)
@@ -246,18 +285,27 @@ def make_tensors(case):
         norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
         if bitnet:
             norms |= {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": config["intermediate_size"]}
-        if config["model_type"] == "qwen3":
+        if config["model_type"] == "qwen3" or hybrid and not is_recurrent(config, layer):
             norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
         if gemma:
             norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
             norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
         for name, n in norms.items():
             added = name in ("post_attention_layernorm", "post_feedforward_layernorm")
-            tensors[f"{prefix}{name}.weight"] = gains(n, (2 if added else 0) if gemma else 1)
-        for name in LINEARS:
+            tensors[f"{prefix}{name}.weight"] = gains(n, (2 if added and gemma else 0) if less_one else 1)
+        if is_recurrent(config, layer):
+            keys, values = delta_sizes(config)
+            heads, own = config["linear_num_value_heads"], f"{prefix}linear_attn."
+            tensors[f"{own}conv1d.weight"] = torch.from_numpy(rng.normal(0, 0.7, (2 * keys + values, 1, config["linear_conv_kernel_dim"]))).to(side)
+            tensors[f"{own}dt_bias"] = torch.from_numpy(rng.normal(0, 1, heads)).to(side)
+            tensors[f"{own}A_log"] = torch.from_numpy(np.log(rng.uniform(0.05, 2, heads))).to(side)
+            tensors[f"{own}norm.weight"] = gains(config["linear_value_head_dim"])
+            for name in RATES:
+                tensors[f"{prefix}{name}.weight"] = torch.from_numpy(rng.normal(0, hidden**-0.5, (heads, hidden))).to(side)
+        for name in linears(config, layer):
             rows, columns = linear_shape(config, name)
             # Outputs of about 1.5, and residuals larger than the embedding, so that a tied head does not just predict the input token.
-            gain = 3.0 if name.endswith(("o_proj", "down_proj")) else 1.5
+            gain = 3.0 if name.endswith(("o_proj", "down_proj", "out_proj")) else 1.5
             beta = gain * rng.uniform(0.8, 1.25) / np.sqrt(0.6 * columns)
             if has_norms(config):
                 tensors[f"{prefix}{name}.rms_norm.weight"] = gains(columns)
@@ -279,7 +327,7 @@ def make_tensors(case):
             scale = 1 / beta if case["reciprocal"] else beta
             tensors[f"{prefix}{name}.weight"] = pack(codes)
             tensors[f"{prefix}{name}.weight_scale"] = torch.tensor([scale], dtype=side)
-    tensors["model.norm.weight"] = gains(hidden, 0 if gemma else 1)
+    tensors["model.norm.weight"] = gains(hidden, 0 if less_one else 1)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)
     return tensors
@@ -330,12 +378,12 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantized.
-        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text", "granite") and "quantization_config" not in self.config
+        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text", "granite", "qwen3_5_text") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
         self.linears = {name: self.read_linear(name) for layer in range(self.config["num_hidden_layers"])
-                        for name in (f"model.layers.{layer}.{linear}" for linear in LINEARS)}
+                        for name in (f"model.layers.{layer}.{linear}" for linear in linears(self.config, layer))}
 
     def array(self, name):
         return self.tensors[name].double().numpy().astype(self.dtype)
@@ -370,7 +418,8 @@ class Forward:
     def norm(self, name, x):
         mean = np.mean(x * x, -1, keepdims=True, dtype=self.dtype)
         gains = self.array(f"{name}.weight")
-        if self.config["model_type"] == "gemma3_text" and not name.endswith("rms_norm"):
+        less_one = self.config["model_type"] in ("gemma3_text", "qwen3_5_text")
+        if less_one and not name.endswith(("rms_norm", "linear_attn.norm")):
             gains = gains + self.dtype(1)
         return x / np.sqrt(mean + self.dtype(self.config["rms_norm_eps"])) * gains
 
@@ -387,7 +436,7 @@ class Forward:
         parameters = config.get("rope_parameters", {})
         parameters = parameters.get(WINDOW if local else WHOLE, parameters)
         theta = parameters.get("rope_theta") or config["rope_local_base_freq" if local else "rope_theta"]
-        half = config["head_dim"] // 2
+        half = int(config["head_dim"] * parameters.get("partial_rotary_factor", 1)) // 2
         frequencies = theta ** (-np.arange(half, dtype=np.float64) / half)
         scaling = config.get("rope_scaling")
         if parameters.get("rope_type") == "linear":
@@ -417,14 +466,19 @@ class Forward:
             original = scaling["original_max_position_embeddings"]
             factor = np.sqrt(1 + np.log(self.config["max_position_embeddings"] / original) / np.log(original))
         cos, sin = (factor * np.cos(angles)).astype(self.dtype), (factor * np.sin(angles)).astype(self.dtype)
-        first, second = np.split(x, 2, -1)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+        first, second, rest = np.split(x, [cos.shape[1], 2 * cos.shape[1]], -1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
     def attention(self, prefix, x):
         config, tokens = self.config, len(x)
         head_dim = config["head_dim"]
-        q, k, v = (self.linear(f"{prefix}{name}_proj", x).reshape(tokens, -1, head_dim).swapaxes(0, 1) for name in "qkv")
-        if config["model_type"] in ("qwen3", "gemma3_text"):
+        hybrid = config["model_type"] == "qwen3_5_text"
+        products = [self.linear(f"{prefix}{name}_proj", x).reshape(tokens, -1, head_dim) for name in "qkv"]
+        if hybrid:
+            gate = products[0][:, 1::2].reshape(tokens, -1)
+            products[0] = products[0][:, ::2]
+        q, k, v = (product.swapaxes(0, 1) for product in products)
+        if config["model_type"] in ("qwen3", "gemma3_text", "qwen3_5_text"):
             q, k = self.norm(f"{prefix}q_norm", q), self.norm(f"{prefix}k_norm", k)
         window = self.window(int(prefix.split(".")[2]))
         group = config["num_attention_heads"] // config["num_key_value_heads"]
@@ -438,7 +492,35 @@ class Forward:
         out = (weights @ v).swapaxes(0, 1).reshape(tokens, -1)
         if self.config["model_type"] == "bitnet":
             out = self.norm(f"{prefix}attn_sub_norm", out)
+        if hybrid:
+            out = out / (1 + np.exp(-gate))
         return self.linear(f"{prefix}o_proj", out)
+
+    def delta(self, prefix, x):
+        """Gated DeltaNet, token by token."""
+        config, tokens = self.config, len(x)
+        (keys, values), kernel = delta_sizes(config), config["linear_conv_kernel_dim"]
+        heads, size = config["linear_num_value_heads"], config["linear_key_head_dim"]
+        mixed, z = self.linear(f"{prefix}in_proj_qkv", x), self.linear(f"{prefix}in_proj_z", x).reshape(tokens, heads, -1)
+        a, b = (x @ self.array(f"{prefix}in_proj_{name}.weight").T for name in "ab")
+        padded = np.concatenate([np.zeros((kernel - 1, mixed.shape[1]), self.dtype), mixed])
+        weights = self.array(f"{prefix}conv1d.weight")[:, 0].T
+        mixed = sum(padded[j : j + tokens] * weights[j] for j in range(kernel))
+        mixed = mixed / (1 + np.exp(-mixed))
+        q, k, v = np.split(mixed, [keys, 2 * keys], -1)
+        group = heads // config["linear_num_key_heads"]
+        q, k = (np.repeat(part.reshape(tokens, -1, size), group, 1) for part in (q, k))
+        q, k = (part / np.sqrt((part * part).sum(-1, keepdims=True) + self.dtype(1e-6)) for part in (q, k))
+        v, beta = v.reshape(tokens, heads, -1), 1 / (1 + np.exp(-b))
+        decay = np.exp(-np.exp(self.array(f"{prefix}A_log")) * np.log1p(np.exp(a + self.array(f"{prefix}dt_bias"))))
+        state, out = np.zeros((heads, size, v.shape[-1]), self.dtype), np.empty_like(v)
+        for t in range(tokens):
+            state = state * decay[t, :, None, None]
+            change = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t, :, None]
+            state = state + k[t, :, :, None] * change[:, None]
+            out[t] = np.einsum("hkv,hk->hv", state, q[t]) / self.dtype(size**0.5)
+        out = self.norm(f"{prefix}norm", out) * (z / (1 + np.exp(-z)))
+        return self.linear(f"{prefix}out_proj", out.reshape(tokens, values))
 
     def feed_forward(self, prefix, x):
         gate, up = (self.linear(f"{prefix}{name}_proj", x) for name in ("gate", "up"))
@@ -457,7 +539,8 @@ class Forward:
         x = self.array("model.embed_tokens.weight")[ids] * embedding
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}."
-            attended = self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
+            mixer = (self.delta, "linear_attn.") if is_recurrent(self.config, layer) else (self.attention, "self_attn.")
+            attended = mixer[0](f"{prefix}{mixer[1]}", self.norm(f"{prefix}input_layernorm", x))
             if self.config["model_type"] == "gemma3_text":
                 x = x + self.norm(f"{prefix}post_attention_layernorm", attended)
                 fed = self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}pre_feedforward_layernorm", x))
@@ -513,7 +596,7 @@ def recorded(model, ids):
     record("final_norm.out", model.model.norm)
     for i, layer in enumerate(model.model.layers):
         record(f"layer{i}.out", layer)
-        record(f"layer{i}.attn.out", layer.self_attn)
+        record(f"layer{i}.attn.out", layer.self_attn if hasattr(layer, "self_attn") else layer.linear_attn)
         record(f"layer{i}.mlp.out", layer.mlp)
     outputs["logits"] = model(torch.tensor([ids.tolist()]), use_cache=False).logits[0].clone()
     for hook in hooks:

@@ -20,6 +20,7 @@ mod groups;
 mod hadamard;
 mod hostile;
 mod layouts;
+mod qwen35;
 mod written;
 
 pub use file::*;

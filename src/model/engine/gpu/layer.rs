@@ -139,6 +139,13 @@ impl GpuModel {
                 }
                 (LayerStep::Gate, _) => self.gate(encoder, s, after)?,
                 (LayerStep::Norm(_) | LayerStep::Add, _) => return Err(no_order()),
+                (
+                    LayerStep::KeepGate
+                    | LayerStep::OutputGate
+                    | LayerStep::DeltaRates { .. }
+                    | LayerStep::Delta(_),
+                    _,
+                ) => return Err(recurrent()),
             };
         }
         Ok(())
@@ -216,6 +223,12 @@ impl GpuModel {
         let attention = if self.f16_attention { attention.f16() } else { attention };
         attention.forward_into(encoder, &s.attended)
     }
+}
+
+/// Recurrent layers, and the gated attention beside them, are computed on the CPU only.
+pub(in crate::model) fn recurrent() -> Error {
+    let what = "recurrent layers (Gated DeltaNet) are computed on the CPU only: kernels for GPUs are missing";
+    Error::DeviceUnsupported { what: what.into() }
 }
 
 /// A family has its steps in an order that is not recorded.

@@ -11,6 +11,7 @@ mod split;
 mod step;
 
 pub(in crate::model) use graph::GpuModel;
+pub(in crate::model) use layer::recurrent;
 pub(in crate::model) use split::SplitModel;
 
 #[cfg(test)]
@@ -21,6 +22,17 @@ mod tests {
         model::{GenerateOptions, Model, Sampling, SessionOptions},
     };
     use pollster::block_on;
+
+    #[test]
+    fn recurrent_layers_are_refused_by_name() {
+        let context = noop::context();
+        let build = || Model::builder("tests/data/models/qwen35").device(&context);
+        for error in [build().build().map(drop), build().footprint().map(drop)] {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("Gated DeltaNet"), "{error}");
+        }
+    }
 
     /// Kernels do nothing here, so no number means anything, and a token may be what memory had
     /// before, which is refused: whoever asks has an answer all the same.
