@@ -128,7 +128,7 @@ impl ModelConfig {
             ));
         }
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
-        self.hybrid.as_ref().map_or(Ok(()), |hybrid| hybrid.check(&self))?;
+        self.check_hybrid()?;
         let widths = self.input_widths();
         self.hadamard
             .as_ref()
@@ -150,6 +150,24 @@ impl ModelConfig {
     /// Returns whether this layer is recurrent.
     pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
         self.hybrid.as_ref().is_some_and(|hybrid| hybrid.recurrent.get(layer) == Some(&true))
+    }
+
+    fn check_hybrid(&self) -> Result<(), String> {
+        let Some(hybrid) = &self.hybrid else { return Ok(()) };
+        hybrid.check(self.layers, self.head_dim)?;
+        if self.rope_scaling != RopeScaling::None {
+            return Err(format!(
+                "rotary scaling, {}, beside recurrent layers is not supported",
+                self.rope_scaling
+            ));
+        }
+        if self.sub_norms || self.projection_norms || self.local.is_some() {
+            return Err(
+                "sub-norms, norms of linear layers, or windows beside recurrent layers are not supported"
+                    .into(),
+            );
+        }
+        Ok(())
     }
 
     /// Checks that the model can be written in another format.

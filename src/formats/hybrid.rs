@@ -1,6 +1,5 @@
 //! Layers of gated DeltaNet among layers of attention.
 
-use super::{config::ModelConfig, rope::RopeScaling};
 use crate::limits::files::MOST_SIZE;
 use serde::{Deserialize, Serialize};
 
@@ -65,42 +64,28 @@ impl Hybrid {
         self.recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0)
     }
 
-    /// Checks it for a model of this configuration.
-    pub(super) fn check(&self, c: &ModelConfig) -> Result<(), String> {
-        if self.recurrent.len() != c.layers {
+    /// Checks it for a model of this many layers, and attention heads of `head_dim`.
+    pub(super) fn check(&self, layers: usize, head_dim: usize) -> Result<(), String> {
+        if self.recurrent.len() != layers {
             return Err(format!(
-                "layer_types has {} entries; the model has {} layers",
-                self.recurrent.len(),
-                c.layers
+                "layer_types has {} entries; the model has {layers} layers",
+                self.recurrent.len()
             ));
         }
         if self.recurrent.iter().all(|recurrent| *recurrent) {
             return Err("no layer is attention; one is needed beside recurrent ones".into());
         }
-        self.check_sizes(c)?;
-        if c.rope_scaling != RopeScaling::None {
-            return Err(format!(
-                "rotary scaling, {}, beside recurrent layers is not supported",
-                c.rope_scaling
-            ));
-        }
-        if c.sub_norms || c.projection_norms || c.local.is_some() {
-            return Err(
-                "sub-norms, norms of linear layers, or windows beside recurrent layers are not supported"
-                    .into(),
-            );
-        }
-        Ok(())
+        self.check_sizes(head_dim)
     }
 
-    fn check_sizes(&self, c: &ModelConfig) -> Result<(), String> {
+    fn check_sizes(&self, head_dim: usize) -> Result<(), String> {
         let sizes = [
             ("the recurrent layers' convolution", self.kernel, 2, MOST_KERNEL),
             ("the number of recurrent key heads", self.key_heads, 1, MOST_SIZE),
             ("the number of recurrent value heads", self.value_heads, 1, MOST_SIZE),
             ("the recurrent key head size", self.key_dim, 1, MOST_HEAD),
             ("the recurrent value head size", self.value_dim, 1, MOST_HEAD),
-            ("the number of rotary features", self.rotary, 2, c.head_dim),
+            ("the number of rotary features", self.rotary, 2, head_dim),
         ];
         if let Some((what, size, least, most)) =
             sizes.into_iter().find(|(_, size, least, most)| !(least..=most).contains(&size))

@@ -87,9 +87,11 @@ const ROTARY: f32 = 0.25;
 
 const FACTOR: &str = "partial_rotary_factor";
 
+type Object = Map<String, Value>;
+
 /// Returns config.json with the keys of its `text_config` beside the others, and what is left of it
 /// without what [`read_json`] reads of rotary embedding.
-pub fn flat(json: Keys<'_>) -> Result<(Map<String, Value>, Map<String, Value>), FormatError> {
+pub fn flat(json: Keys<'_>) -> Result<(Object, Object), FormatError> {
     let mut whole = json.0.clone();
     if let Some(text) = json.object("text_config")? {
         whole.remove("text_config");

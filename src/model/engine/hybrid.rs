@@ -1,12 +1,12 @@
 //! The order in which engines have the weights of models with recurrent layers.
 
-use super::layers::HostLayer;
 use crate::{
     error::Result,
     formats::{
         Hybrid, ModelConfig,
         tensors::{Layer, LayerStep, Stack},
     },
+    weights::ternary::packed::PackedTernary,
 };
 
 /// Feature `at` of a head, in the order of engines: those that rotate are the first of each half, so
@@ -44,7 +44,10 @@ fn row(at: usize, c: &ModelConfig, rotary: usize) -> usize {
 ///
 /// # Errors
 /// What reordering reports.
-pub(super) fn arranged(layer: HostLayer, c: &ModelConfig) -> Result<HostLayer> {
+pub(super) fn arranged(
+    layer: Layer<PackedTernary, Vec<f32>>,
+    c: &ModelConfig,
+) -> Result<Layer<PackedTernary, Vec<f32>>> {
     let Some(&Hybrid { rotary, .. }) = c.hybrid.as_ref() else { return Ok(layer) };
     let gains = |gains: &Vec<f32>| -> Vec<f32> {
         (0..gains.len()).map(|at| gains[feature(at, c.head_dim, rotary)]).collect()

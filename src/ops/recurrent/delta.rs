@@ -52,7 +52,7 @@ impl DeltaShape {
 }
 
 pub(crate) mod host {
-    use super::{super::expect, DeltaShape};
+    use super::{super::expect::expect, DeltaShape};
     use crate::{
         error::Result,
         ops::exp::{exp, exp_f64},

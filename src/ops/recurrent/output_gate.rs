@@ -1,7 +1,7 @@
 //! The gate of attention's output.
 
 pub(crate) mod host {
-    use super::super::expect;
+    use super::super::expect::expect;
     use crate::{error::Result, ops::exp::exp};
 
     /// Multiplies `x` by 1 / (1 + e^-gate), number by number.

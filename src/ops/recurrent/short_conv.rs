@@ -1,7 +1,7 @@
 //! Convolution over time, each channel by itself, of a few tokens, and SiLU.
 
 pub(crate) mod host {
-    use super::super::expect;
+    use super::super::expect::expect;
     use crate::{error::Result, ops::exp::exp};
 
     /// Returns silu(Σⱼ w[c, j] · x[t - kernel + 1 + j, c]), `[tokens, channels]`, of the first
