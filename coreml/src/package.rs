@@ -242,10 +242,11 @@ pub(crate) fn program(
     let functions = [(DECODE, shape(1, false)), (PREFILL, shape(prefill, true))];
     let described = functions.iter().map(|(name, shape)| description(name, shape)).collect();
     let built = functions.iter().map(|(name, shape)| ((*name).to_owned(), function(shape, stored)));
+    let eos: Vec<String> = config.eos.iter().map(ToString::to_string).collect();
     let user_defined = [
         ("context".to_owned(), context.to_string()),
         ("prefill".to_owned(), prefill.to_string()),
-        ("eos".to_owned(), format!("{:?}", config.eos)),
+        ("eos".to_owned(), eos.join(",")),
     ];
     Model {
         specification_version: SPECIFICATION,

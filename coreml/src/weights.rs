@@ -24,7 +24,7 @@ pub(crate) type StoredLayer = Layer<Vec<StoredMatrix>, StoredGains>;
 pub(crate) enum Lut {
     /// -1, 0 and 1.
     Codes,
-    /// The same times the scale of `size` neighboring columns, `[rows, columns / size, 4, 1]`.
+    /// These numbers times the scale of `size` neighboring columns, `[rows, columns / size, 4, 1]`.
     Groups { size: usize, offset: u64 },
 }
 

@@ -74,7 +74,7 @@ fn word(bytes: &[u8], at: u64) -> u64 {
 }
 
 #[test]
-fn blobs_are_aligned_and_as_large_as_their_types() {
+fn blobs_are_aligned_and_of_their_size() {
     for model in ["assets/tales-22m", "tests/data/models/qwen3", "tests/data/models/trilm"] {
         let (program, weights) = exported(model);
         let mut places = BTreeSet::new();
