@@ -11,6 +11,7 @@ use crate::{
     completions::{Completions, ManualPages},
     doctor::Doctor,
     embed::Embed,
+    export::Export,
     info::Info,
     perplexity::Perplexity,
     quantize::Quantize,
@@ -45,6 +46,7 @@ enum Command {
     Tokenize(Tokenize),
     Perplexity(Perplexity),
     Quantize(Quantize),
+    Export(Export),
     #[cfg(feature = "train")]
     Train(Box<Train>),
     #[cfg(feature = "train")]
@@ -73,6 +75,7 @@ impl Arguments {
             Command::Tokenize(tokenize) => tokenize.run(),
             Command::Perplexity(perplexity) => perplexity.run(),
             Command::Quantize(quantize) => quantize.run(),
+            Command::Export(export) => export.run(),
             #[cfg(feature = "train")]
             Command::Train(train) => train.run(),
             #[cfg(feature = "train")]

@@ -12,6 +12,7 @@ pub mod completions;
 pub mod doctor;
 pub mod embed;
 mod energy;
+pub mod export;
 pub mod generation;
 mod grammar;
 pub mod hub;

@@ -168,7 +168,7 @@ impl Quantize {
 }
 
 /// Returns an error of an existing output with the option that overwrites it.
-fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn with_remedy(error: anyhow::Error) -> anyhow::Error {
     let text = text(&error);
     match ["exists already", "has a model already"].iter().any(|end| text.ends_with(end)) {
         true => anyhow!("{text} (--force overwrites it)"),

@@ -36,6 +36,8 @@ const STANDINS: [(&str, &str); 7] = [
         *"-- --ignored") echo 'test a ... ok'; [ "${FAULT:-}" != ignored ] || { echo 'test early ... FAILED'; i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo "test t$i ... ok"; done; exit 1; } ;;
         *--example\ bitlinear) sums=equal; [ "${FAULT:-}" != DIFFER ] || sums=DIFFER
             echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo "layer  Msl $sums 2" ;;
+        *"-- export assets/tales-22m $WORK/tales.mlpackage"*) echo '29 MB' ;;
+        *"--example coreml_run -- assets/tales-22m $WORK/tales.mlpackage"*) echo 'CPU: decode'; [ "${FAULT:-}" = coreml ] || echo 'all: loaded; decode 9 tok/s' ;;
         *--lib*) echo tested; [ "${FAULT:-}" != watchdog ] || echo kIOGPUCommandBufferCallbackErrorImpactingInteractivity
             [ "${MTL_DEBUG_LAYER:-}" = 1 ] && [ "${FAULT:-}" != tests ] && [ "${FAULT:-}" != watchdog ] ;;
         *--test\ gpu*) [ "${MTL_SHADER_VALIDATION:-}${FAULT:-}" != 1beyond ] || echo 'Invalid device load executing kernel' ;;
@@ -46,7 +48,7 @@ const STANDINS: [(&str, &str); 7] = [
     ),
 ];
 
-const STEPS: [&str; 11] = [
+const STEPS: [&str; 12] = [
     "doctor",
     "machine",
     "a Metal device",
@@ -57,6 +59,7 @@ const STEPS: [&str; 11] = [
     "tests that need a GPU",
     "a story",
     "both languages compared",
+    "Core ML",
     "benchmarks",
 ];
 
@@ -118,6 +121,7 @@ fn a_failed_step_fails_alone() {
         ("beyond", "shaders validated"),
         ("DIFFER", "both languages compared"),
         ("ignored", "tests that need a GPU"),
+        ("coreml", "Core ML"),
     ] {
         // The stand-in for benchmarks asks for an earlier step that passed.
         let also = (fault == "DIFFER").then_some("benchmarks");

@@ -20,7 +20,7 @@ fn value<'a>(entry: &'a str, key: &str) -> &'a str {
 #[test]
 fn tests_of_planted_faults_exist() {
     let list = fs::read_to_string(repository("tests/mutants.toml")).unwrap();
-    let sources: String = ["src", "tests", "chat-template", "cli", "serve", "train"]
+    let sources: String = ["src", "tests", "chat-template", "cli", "coreml", "serve", "train"]
         .map(|folder| sources_below(&repository(folder)))
         .concat();
     // The last part of an op's case is the name of an executor.

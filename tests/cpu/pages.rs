@@ -105,7 +105,7 @@ fn is_a_test(name: &str, sources: &str) -> bool {
 
 fn rows_name_tests_that_exist(page: &str) {
     let page = fs::read_to_string(repository(page)).unwrap();
-    let sources: String = ["src", "tests", "chat-template", "cli", "serve", "train"]
+    let sources: String = ["src", "tests", "chat-template", "cli", "coreml", "serve", "train"]
         .map(|folder| sources_below(&repository(folder)))
         .concat();
     let is_test = |name: &str| {

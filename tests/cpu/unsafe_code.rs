@@ -8,6 +8,7 @@ const LIST: &[(&str, usize, usize, &str)] = &[
     ("cli/src/allocator.rs", 2, 1, "calls of glibc's allocator"),
     ("cli/src/doctor/arithmetic.rs", 1, 1, "Metal source of a probe"),
     ("cli/src/model.rs", 1, 1, "wgpu's token for experimental features, for tensor cores"),
+    ("coreml/src/run.rs", 10, 1, "calls of Core ML"),
     ("src/cpu/dense.rs", 3, 2, "vector instructions, after the processor was asked"),
     ("src/cpu/f16_convert.rs", 1, 1, "vector instructions, after the processor was asked"),
     ("src/cpu/prefetch.rs", 1, 1, "prefetch instruction"),
@@ -51,7 +52,7 @@ fn collect(folder: &Path, found: &mut BTreeMap<String, (usize, usize)>) {
 #[test]
 fn unsafe_code_is_where_it_is_listed() {
     let mut found = BTreeMap::new();
-    for folder in ["src", "cli/src", "serve/src", "train/src"] {
+    for folder in ["src", "cli/src", "coreml/src", "serve/src", "train/src"] {
         collect(&repository(folder), &mut found);
     }
     let listed: BTreeMap<_, _> =

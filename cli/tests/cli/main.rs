@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod doctor;
 mod embed;
+mod export;
 mod files;
 mod info;
 mod misread;

@@ -4,11 +4,12 @@ use super::prose::BRITISH;
 use support::{repository, sources_below};
 
 /// The packages that are published; then the others.
-const PUBLISHED: [&str; 5] = ["src", "cli/src", "serve/src", "chat-template/src", "train"];
+const PUBLISHED: [&str; 6] =
+    ["src", "cli/src", "coreml", "serve/src", "chat-template/src", "train"];
 const OTHERS: [&str; 4] = ["benches", "cli/tests", "examples", "tests"];
 
 /// Folders in which the words of comments are held to [`TERMS`].
-const OURS: [&str; 5] = ["benches", "examples", "src", "tests", "train"];
+const OURS: [&str; 6] = ["benches", "coreml", "examples", "src", "tests", "train"];
 /// Phrases for which the field has a term, with that term.
 const TERMS: [(&str, &str); 10] = [
     ("in any company", "batch-invariant"),

@@ -62,7 +62,7 @@ fn messages_have_no_debug_output() {
         "let a = \"{x:?}\";\n/// {:?}\nimpl Debug for X {\n \"{:?}\"\n}\n#[cfg(test)]\nmod t {";
     assert_eq!(debug_output(sample), ["let a = \"{x:?}\";"]);
     let mut faults = Vec::new();
-    for folder in ["src", "chat-template/src", "cli/src", "serve/src", "train/src"] {
+    for folder in ["src", "chat-template/src", "cli/src", "coreml/src", "serve/src", "train/src"] {
         check(&repository(folder), &mut faults);
     }
     assert!(faults.is_empty(), "debug output in messages:\n{}", faults.join("\n"));

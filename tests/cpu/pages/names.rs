@@ -23,7 +23,8 @@ fn test_names(sources: &str) -> Vec<&str> {
 
 #[test]
 fn test_names_have_few_words() {
-    let folders = ["src", "tests", "cli", "serve", "chat-template", "benches", "examples", "train"];
+    let folders =
+        ["src", "tests", "cli", "coreml", "serve", "chat-template", "benches", "examples", "train"];
     let sources = folders.map(|folder| sources_below(&repository(folder))).concat();
     let names = test_names(&sources);
     assert!(names.len() > 500, "{} tests", names.len());
