@@ -28,8 +28,8 @@ pub use crate::{
 };
 #[cfg(feature = "formats")]
 pub use formats::{
-    Activation, CheckpointInternals, Ends, FormatError, Gains, GenerationDefaults, GgufModel,
-    Hadamard, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
+    Activation, CheckpointInternals, Ends, Experts, FormatError, Gains, GenerationDefaults,
+    GgufModel, Hadamard, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
     RotaryOrder, SafeTensors, Stack, config_from_json, end_tensors, identify, layer_tensors,
 };
 #[cfg(feature = "models")]
@@ -123,7 +123,9 @@ mod formats {
         open::{ModelFormat, identify},
         rope::RopeScaling,
         safetensors::SafeTensors,
-        tensors::{Ends, Gains, Layer, LayerStep, Matrix, Stack, end_tensors, layer_tensors},
+        tensors::{
+            Ends, Experts, Gains, Layer, LayerStep, Matrix, Stack, end_tensors, layer_tensors,
+        },
     };
     use crate::{
         error::Result,

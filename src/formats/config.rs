@@ -2,10 +2,12 @@
 
 use super::{
     embedding::EmbeddingDefaults,
+    experts::MixtureOfExperts,
     format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     hadamard::Hadamard,
     local_layers::LocalLayers,
+    partial_rotary::PartialRotary,
     rope::RopeScaling,
 };
 use crate::{
@@ -49,7 +51,7 @@ internal_fields! {
         pub architecture: String,
         /// Width of the residual stream.
         pub hidden: usize,
-        /// Width of the feed-forward block.
+        /// Width of the feed-forward block; in a mixture of experts, of an expert.
         pub intermediate: usize,
         /// Decoder layers.
         pub layers: usize,
@@ -107,6 +109,12 @@ internal_fields! {
         tied_head: bool,
         /// Whether weights are stored rotated.
         hadamard: Option<Hadamard>,
+        /// The part of each head that rotates, where not all of it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rotary: Option<PartialRotary>,
+        /// How a token's experts are chosen, in a mixture of experts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        experts: Option<MixtureOfExperts>,
     }
 }
 
@@ -124,6 +132,8 @@ impl ModelConfig {
             ));
         }
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
+        self.check_experts()?;
+        self.rotary.map_or(Ok(()), |rotary| rotary.check(&self))?;
         let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
         self.hadamard
             .as_ref()
@@ -131,6 +141,16 @@ impl ModelConfig {
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
             None => Ok(self),
+        }
+    }
+
+    /// The family has experts, or the configuration has none.
+    pub(super) fn check_experts(&self) -> Result<(), String> {
+        match (self.experts, self.family().has_experts()) {
+            (Some(experts), true) => experts.check(self),
+            (None, false) => Ok(()),
+            (Some(_), false) => Err(format!("`{}` has no experts", self.architecture)),
+            (None, true) => Err("the number of experts is missing".into()),
         }
     }
 

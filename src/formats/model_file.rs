@@ -11,7 +11,9 @@ use crate::{
 /// `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
 /// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`,
 /// `mlp.ffn_sub_norm`, and of Gemma `{pre,post}_feedforward_layernorm`; where every linear layer
-/// has a norm of its own, the layer's name and `.norm`.
+/// has a norm of its own, the layer's name and `.norm`. A mixture of experts has a dense `mlp.gate`
+/// `[experts, hidden]`, and of all experts, one after another, `mlp.experts.gate_up_proj` (gates and
+/// ups of each) and `mlp.experts.down_proj`.
 ///
 /// Callers pass the shape that the configuration implies; another shape is an
 /// [`Error::Format`](crate::Error::Format) that names the tensor.

@@ -3,6 +3,7 @@
 
 use super::{
     config::ModelConfig,
+    experts,
     family::{Part, Projection, Rows},
     format_error::{FormatError, unsupported},
 };
@@ -35,8 +36,20 @@ pub enum LayerStep<M, V> {
     Attention,
     /// act(gate)·up.
     Gate,
+    /// A mixture of experts: a router, and the used experts' sum.
+    Experts(Experts<M, V>),
     /// Adds to the residual stream.
     Add,
+}
+
+/// The weights of a mixture of experts.
+pub struct Experts<M, V> {
+    /// The router, a float a column: `[experts, hidden]`.
+    pub router: V,
+    /// Gate and up of each expert in turn, `[experts · 2 · intermediate, hidden]`.
+    pub gate_up: M,
+    /// The output projection of each, `[experts · hidden, intermediate]`.
+    pub down: M,
 }
 
 /// Where the input of a linear layer comes from, but for norms.
@@ -90,6 +103,8 @@ pub struct Gains {
     pub name: &'static str,
     /// How many there are.
     pub len: usize,
+    /// Rows that they are, where they are a router's matrix; else 1.
+    pub rows: usize,
     /// Multiplies them as they are read.
     pub scale: f32,
 }
@@ -108,7 +123,7 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
         (step, width) = match *part {
             Part::SubNorm(_) if !c.sub_norms => continue,
             Part::Norm(name) | Part::SubNorm(name) => {
-                (LayerStep::Norm(Gains { name, len: width, scale }), width)
+                (LayerStep::Norm(Gains { name, len: width, rows: 1, scale }), width)
             }
             Part::Linear(projections) => {
                 let rows = projections.iter().map(|own| rows(c, own.rows)).sum();
@@ -117,12 +132,13 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
                 (LayerStep::Linear(stack), rows)
             }
             Part::HeadNorms(queries, keys) => {
-                let gains = |name, scale| Gains { name, len: c.head_dim, scale };
+                let gains = |name, scale| Gains { name, len: c.head_dim, rows: 1, scale };
                 let (queries, keys) = (gains(queries, c.query_scale), gains(keys, 1.0));
                 (LayerStep::HeadNorms { queries, keys }, width)
             }
             Part::Attention => (LayerStep::Attention, c.heads * c.head_dim),
             Part::Gate => (LayerStep::Gate, c.intermediate),
+            Part::Experts => (LayerStep::Experts(mixture(c, scale)), c.hidden),
             Part::Add => (LayerStep::Add, c.hidden),
         };
         steps.push(step);
@@ -143,7 +159,7 @@ fn stack(
         let scale = if queries { scale * c.query_scale } else { scale };
         Matrix { name: own.name, rows: rows(c, own.rows), columns, scale }
     };
-    let norm = |own: &Projection| Gains { name: own.norm, len: columns, scale: 1.0 };
+    let norm = |own: &Projection| Gains { name: own.norm, len: columns, rows: 1, scale: 1.0 };
     match (projections, c.projection_norms) {
         (all, false) => (None, Stack::One(all.iter().map(matrix).collect())),
         ([own], true) => (Some(norm(own)), Stack::One(vec![matrix(own)])),
@@ -151,6 +167,17 @@ fn stack(
             let normed = all.iter().map(|own| (norm(own), vec![matrix(own)]));
             (None, Stack::Normed(normed.collect()))
         }
+    }
+}
+
+/// The tensors of a mixture of experts.
+fn mixture(c: &ModelConfig, scale: f32) -> Experts<Vec<Matrix>, Gains> {
+    let count = c.experts.map_or(0, |experts| experts.count);
+    let matrix = |name, rows, columns, scale| vec![Matrix { name, rows, columns, scale }];
+    Experts {
+        router: Gains { name: experts::ROUTER, len: count * c.hidden, rows: count, scale: 1.0 },
+        gate_up: matrix(experts::GATE_UP, count * 2 * c.intermediate, c.hidden, 1.0),
+        down: matrix(experts::DOWN, count * c.hidden, c.intermediate, scale),
     }
 }
 
@@ -168,7 +195,7 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
     let dense = |name| Matrix { name, rows: c.vocab, columns: c.hidden, scale: 1.0 };
     Ends {
         embedding: dense("model.embed_tokens"),
-        norm: Gains { name: "model.norm", len: c.hidden, scale: 1.0 },
+        norm: Gains { name: "model.norm", len: c.hidden, rows: 1, scale: 1.0 },
         untied_head: (!c.tied_head).then_some(dense("lm_head")),
     }
 }
@@ -237,13 +264,22 @@ pub fn finite_matrix(
 }
 
 impl<M, V> Layer<M, V> {
+    /// Its mixture of experts, if it has one.
+    pub fn experts(&self) -> Option<&Experts<M, V>> {
+        self.0.iter().find_map(|step| match step {
+            LayerStep::Experts(experts) => Some(experts),
+            _ => None,
+        })
+    }
+
     /// Its matrices, in the order in which a token meets them.
     pub fn matrices(&self) -> Vec<&M> {
-        let stacks = self.0.iter().filter_map(|step| match step {
-            LayerStep::Linear(stack) => Some(stack),
-            _ => None,
+        let of_step = self.0.iter().map(|step| match step {
+            LayerStep::Linear(stack) => stack.matrices(),
+            LayerStep::Experts(experts) => vec![&experts.gate_up, &experts.down],
+            _ => Vec::new(),
         });
-        stacks.flat_map(Stack::matrices).collect()
+        of_step.flatten().collect()
     }
 
     /// Those of its matrices that read from `source`.
@@ -267,6 +303,7 @@ impl<M, V> Layer<M, V> {
             LayerStep::Norm(gains) => vec![gains],
             LayerStep::Linear(stack) => stack.norms(),
             LayerStep::HeadNorms { queries, keys } => vec![queries, keys],
+            LayerStep::Experts(experts) => vec![&experts.router],
             LayerStep::Attention | LayerStep::Gate | LayerStep::Add => Vec::new(),
         });
         of_step.flatten().collect()
@@ -286,6 +323,19 @@ impl<M, V> Layer<M, V> {
         matrix: impl Fn(&M) -> Result<N>,
         vector: impl Fn(&V) -> Result<W>,
     ) -> Result<Layer<N, W>> {
+        self.try_map_with(&matrix, &matrix, vector)
+    }
+
+    /// [`try_map`](Self::try_map) with another conversion for matrices of experts.
+    ///
+    /// # Errors
+    /// Those of the conversions.
+    pub fn try_map_with<N, W>(
+        &self,
+        matrix: impl Fn(&M) -> Result<N>,
+        of_experts: impl Fn(&M) -> Result<N>,
+        vector: impl Fn(&V) -> Result<W>,
+    ) -> Result<Layer<N, W>> {
         let step = |step: &LayerStep<M, V>| {
             Ok(match step {
                 LayerStep::Norm(gains) => LayerStep::Norm(vector(gains)?),
@@ -295,6 +345,11 @@ impl<M, V> Layer<M, V> {
                 }
                 LayerStep::Attention => LayerStep::Attention,
                 LayerStep::Gate => LayerStep::Gate,
+                LayerStep::Experts(experts) => LayerStep::Experts(Experts {
+                    router: vector(&experts.router)?,
+                    gate_up: of_experts(&experts.gate_up)?,
+                    down: of_experts(&experts.down)?,
+                }),
                 LayerStep::Add => LayerStep::Add,
             })
         };

@@ -4,8 +4,10 @@ mod bitnet;
 mod gemma3;
 mod granite;
 mod llama;
+mod maple;
 mod minicpm;
 mod qwen3;
+mod qwen3_moe;
 mod unsupported;
 
 use super::{
@@ -19,6 +21,8 @@ static FAMILIES: &[&Family] = &[
     &bitnet::FAMILY,
     &llama::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
+    &maple::FAMILY,
     &minicpm::FAMILY,
     &gemma3::FAMILY,
     &granite::FAMILY,

@@ -4,30 +4,21 @@ use crate::formats::format_error::FormatError;
 
 const DELTA_NET: &str = "most of its layers are linear attention (Gated DeltaNet), and queries of the others have gates";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
+const OTHER_EXPERTS: &str =
+    "its feed-forward blocks are mixtures of experts of another form than Qwen3-MoE's";
 const IMAGES: &str = "it takes images";
 const BOTH_WAYS: &str = "tokens attend to those that follow; only causal attention is";
 
 /// Their names in config.json (`model_type`) and in GGUF files (`general.architecture`), and what
 /// is missing.
-const FAMILIES: [(&[&str], &[&str]); 8] = [
+const FAMILIES: [(&[&str], &[&str]); 7] = [
     // Bonsai 27B and Bonsai 2 are such.
     (&["qwen35", "qwen3_5", "qwen3_5_text", "prism_hadamard_qwen35"], &[DELTA_NET]),
     (
         &["qwen35moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3next", "qwen3_next"],
         &[DELTA_NET, EXPERTS],
     ),
-    (
-        &["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"],
-        &[EXPERTS],
-    ),
-    (
-        &["maple"],
-        &[
-            EXPERTS,
-            "its gates are clamped",
-            "only its layers that see a window rotate, half of a head",
-        ],
-    ),
+    (&["qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"], &[OTHER_EXPERTS]),
     (
         &[
             "qwen3vl",

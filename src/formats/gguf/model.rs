@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     formats::{
         config::ModelConfig,
+        expert_tensors::gguf_names,
         family::{Family, RotaryOrder},
         float_weights::{FloatWeights, has_several_scales},
         format_error::FormatError,
@@ -59,6 +60,7 @@ impl GgufModel {
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config))
             .map_err(|problem| file.error(problem))?;
+        config.check_experts().map_err(|problem| file.error(FormatError::Unsupported(problem)))?;
         let float_weights =
             if config.family().trained { FloatWeights::Quantize } else { FloatWeights::Refuse };
         // As of a directory whose linear layers have norms.
@@ -108,6 +110,16 @@ impl GgufModel {
     /// contradicts itself.
     pub fn vocabulary(&self) -> Result<GgufVocabulary> {
         vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
+    }
+
+    /// The matrix of a linear layer in `tensor`, a part of one.
+    pub(in crate::formats) fn matrix_in(&self, tensor: &GgufTensor<'_>) -> Result<PackedTernary> {
+        self.matrix(tensor)
+    }
+
+    /// The names of the tensors that a tensor is read from, without `.weight`.
+    fn all_stored(&self, name: &str) -> Vec<String> {
+        gguf_names(name).unwrap_or_else(|| vec![self.stored(name)])
     }
 
     fn stored(&self, name: &str) -> String {
@@ -201,7 +213,8 @@ impl ModelFile for GgufModel {
         }
         let used: HashSet<String> = names
             .iter()
-            .map(|name| format!("{}.weight", self.stored(name)))
+            .flat_map(|name| self.all_stored(name))
+            .map(|name| format!("{name}.weight"))
             .chain(linear_names(&self.config).map(|name| format!("{}.scale", self.stored(&name))))
             // Read with the configuration.
             .chain([config::FREQUENCIES, config::SHORT, config::LONG].map(str::to_owned))
@@ -211,10 +224,13 @@ impl ModelFile for GgufModel {
     }
 
     fn contains(&self, name: &str) -> bool {
-        self.file.contains(&format!("{}.weight", self.stored(name)))
+        self.all_stored(name).iter().all(|name| self.file.contains(&format!("{name}.weight")))
     }
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        if gguf_names(name).is_some() {
+            return self.experts(name, rows, columns);
+        }
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
         if self.file.contains(&format!("{}.bias", self.stored(name))) {
@@ -224,14 +240,15 @@ impl ModelFile for GgufModel {
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
             FloatWeights::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
-        self.unpaired(name, matrix)
+        self.config.rotary_rows(name, self.unpaired(name, matrix)?)
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         match tensor.shape {
             [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => {
-                tensors::finite(tensor.to_f32()?, |what| tensor.error(what))
+                let gains = self.config.rotary_gains(name, tensor.to_f32()?);
+                tensors::finite(gains, |what| tensor.error(what))
             }
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }

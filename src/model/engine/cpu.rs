@@ -39,11 +39,11 @@ type CpuStep = LayerStep<InterleavedTernary, Vec<f32>>;
 type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
 
 pub(crate) struct CpuModel {
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     ends: CpuEnds,
     layers: Vec<CpuLayer>,
     /// What products are computed with, which this processor has.
-    isa: Isa,
+    pub(super) isa: Isa,
     threads: Threads,
 }
 
@@ -122,15 +122,17 @@ impl CpuModel {
         threads: Threads,
     ) -> Result<Self> {
         let layers = layers.map(|layer| {
-            layer?.try_map(|w| Ok(InterleavedTernary::new(w)), |gains| Ok(gains.clone()))
+            let of_experts = |w: &_| {
+                Ok(InterleavedTernary::of_parts(w, config.experts.map_or(1, |own| own.count)))
+            };
+            layer?.try_map_with(
+                |w| Ok(InterleavedTernary::new(w)),
+                of_experts,
+                |gains| Ok(gains.clone()),
+            )
         });
-        Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            ends: ends(host),
-            config,
-            isa: Isa::best(),
-            threads,
-        })
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(Self { layers, ends: ends(host), config, isa: Isa::best(), threads })
     }
 
     /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which
@@ -170,6 +172,7 @@ impl CpuModel {
                     (Some(self.attend(qkv, angles, caches)?), after)
                 }
                 (LayerStep::Gate, _) => self.gate(input, after)?,
+                (LayerStep::Experts(experts), _) => (Some(self.experts(input, experts)?), after),
                 (LayerStep::Add, _) => {
                     x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
                     (None, after)
@@ -506,7 +509,7 @@ mod tests {
 
     /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
     /// the package.)
-    const MODELS: [&str; 7] = [
+    const MODELS: [&str; 9] = [
         "assets/tales-22m",
         "tests/data/models/odd",
         "tests/data/models/newer",
@@ -514,6 +517,8 @@ mod tests {
         "tests/data/models/trilm",
         "tests/data/models/normed",
         "tests/data/models/gemma3",
+        "tests/data/models/qwen3_moe",
+        "tests/data/models/maple",
     ];
 
     fn open(path: &str, threads: Option<usize>) -> CpuModel {

@@ -155,13 +155,24 @@ impl HostTable {
     }
 }
 
-fn vector(file: &dyn ModelFile, name: &str, &Gains { len, scale, .. }: &Gains) -> Result<Vec<f32>> {
+fn vector(file: &dyn ModelFile, name: &str, gains: &Gains) -> Result<Vec<f32>> {
+    let &Gains { len, rows, scale, .. } = gains;
+    if rows != 1 {
+        return router(file, name, rows, len / rows.max(1));
+    }
     let mut gains = file.vector(name, len)?;
     expect(name, (1, gains.len()), (1, len))?;
     if scale != 1.0 {
         gains.iter_mut().for_each(|gain| *gain *= scale);
     }
     Ok(gains)
+}
+
+/// Reads a router's matrix.
+fn router(file: &dyn ModelFile, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>> {
+    let matrix = file.dense(name, rows, columns)?;
+    expect(name, (matrix.rows(), matrix.columns()), (rows, columns))?;
+    Ok((0..rows).flat_map(|row| matrix.row(row)).collect())
 }
 
 fn scaled(matrix: PackedTernary, scale: f32) -> Result<PackedTernary> {
