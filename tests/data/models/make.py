@@ -509,8 +509,8 @@ class Forward:
         logits = x @ self.array(f"{prefix}gate.weight").T
         order = np.argsort(-logits, -1, kind="stable")
         ranked = np.take_along_axis(logits, order, -1)
-        # Where another order of summation could choose another expert.
-        self.code_margin = min(self.code_margin, (ranked[:, used - 1] - ranked[:, used]).min())
+        # Where rounding could choose another expert: a logit is off by a hundred times as much as an activation.
+        self.code_margin = min(self.code_margin, (ranked[:, used - 1] - ranked[:, used]).min() / 100)
         powers = np.exp(ranked - ranked[:, :1])
         weights = powers[:, :used] / powers[:, :used if config["norm_topk_prob"] else None].sum(-1, keepdims=True)
         out = np.zeros_like(x)
