@@ -28,9 +28,10 @@ pub use crate::{
 };
 #[cfg(feature = "formats")]
 pub use formats::{
-    Activation, CheckpointInternals, Ends, FormatError, Gains, GenerationDefaults, GgufModel,
-    Hadamard, Hybrid, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat, RopeScaling,
-    RotaryOrder, SafeTensors, Stack, config_from_json, end_tensors, identify, layer_tensors,
+    Activation, CheckpointInternals, Ends, Experts, FormatError, Gains, GenerationDefaults,
+    GgufModel, Hadamard, Hybrid, Layer, LayerStep, Matrix, ModelConfigInternals, ModelFormat,
+    RopeScaling, RotaryOrder, SafeTensors, Stack, config_from_json, end_tensors, identify,
+    layer_tensors,
 };
 #[cfg(feature = "models")]
 pub use models::{
@@ -124,7 +125,9 @@ mod formats {
         open::{ModelFormat, identify},
         rope::RopeScaling,
         safetensors::SafeTensors,
-        tensors::{Ends, Gains, Layer, LayerStep, Matrix, Stack, end_tensors, layer_tensors},
+        tensors::{
+            Ends, Experts, Gains, Layer, LayerStep, Matrix, Stack, end_tensors, layer_tensors,
+        },
     };
     use crate::{
         error::Result,

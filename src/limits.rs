@@ -37,6 +37,10 @@ pub mod files {
     pub const MOST_SIZE: usize = 1 << 24;
     /// Layers; the largest known models have some 130.
     pub const MOST_LAYERS: usize = 4096;
+    /// Experts of a layer, as many as the GPU's router takes; the largest known models have 512.
+    pub const MOST_EXPERTS: usize = 512;
+    /// Experts that a token uses, as many as the GPU's router takes.
+    pub const MOST_EXPERTS_USED: usize = 16;
     /// The longest file beside the weights that is copied to a packed model: a tokenizer.json is
     /// the largest, and as long as it is read.
     pub const MOST_COMPANION: u64 = 256 << 20;

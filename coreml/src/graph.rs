@@ -220,6 +220,12 @@ impl Graph<'_> {
                     x = self.binary("add", &name, &x, Arg::Var(&input));
                     Vec::new()
                 }
+                // Refused when the weights are read.
+                LayerStep::Experts(_)
+                | LayerStep::KeepGate
+                | LayerStep::OutputGate
+                | LayerStep::DeltaRates { .. }
+                | LayerStep::Delta(_) => value,
             };
         }
         x

@@ -12,6 +12,12 @@ pub(crate) fn check(config: &ModelConfig) -> Result<()> {
         "attention to a sliding window"
     } else if config.hadamard.is_some() {
         "weights that are stored rotated"
+    } else if config.hybrid.is_some() {
+        "recurrent layers"
+    } else if config.experts.is_some() {
+        "mixtures of experts"
+    } else if config.rotary.is_some() {
+        "heads of which a part rotates"
     } else if !matches!(config.activation, Activation::Relu2 | Activation::Silu) {
         "an activation other than relu2 and silu"
     } else {

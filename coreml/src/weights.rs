@@ -140,6 +140,15 @@ fn layer(model: &dyn ModelFile, index: usize, writer: &mut BlobWriter) -> Result
             LayerStep::Attention => LayerStep::Attention,
             LayerStep::Gate => LayerStep::Gate,
             LayerStep::Add => LayerStep::Add,
+            LayerStep::Experts(_)
+            | LayerStep::KeepGate
+            | LayerStep::OutputGate
+            | LayerStep::DeltaRates { .. }
+            | LayerStep::Delta(_) => {
+                let architecture = model.config().architecture.clone();
+                let what = "a step of its layers".into();
+                return Err(Error::Unsupported { architecture, what });
+            }
         });
     }
     Ok(Layer(steps))

@@ -182,6 +182,9 @@ fn what_is_missing_is_named() {
         &*open(repository("tests/data/models/gemma3")).unwrap(),
         "`gemma3_text`: attention to a sliding window",
     );
+    for (model, missing) in [("qwen35", "recurrent layers"), ("qwen3_moe", "mixtures of experts")] {
+        refused(&*open(repository(&format!("tests/data/models/{model}"))).unwrap(), missing);
+    }
     let mut other = Other::new("llama");
     other.config.activation = Activation::GeluTanh;
     refused(&other, "`llama`: an activation other than relu2 and silu");

@@ -1,7 +1,6 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
 // activations are in block floating point, their quads by place: as wgsl/bitnet/bitlinear_block_float_gemv.wgsl, bit-identical. Codes are loaded STEP words at a
-// time, 1 or 4.
-struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lanes, add; };
+// time, 1 or 4. A part before says which matrix a row of x meets, and how a sum is stored (matrix_of_all.metal, matrix_of_expert.metal).
 
 static inline uint4 load_codes(device const uint* codes, uint words, uint row, uint word) {
     if (STEP == 4) return *(device const uint4*)(codes + row * words + word);
@@ -14,7 +13,7 @@ kernel void bitlinear_block_float_gemv(
     device const float4* x       [[buffer(1)]],
     device const uint* codes     [[buffer(2)]],
     device const float* w_scale  [[buffer(3)]],
-    device Y* y                  [[buffer(4)]],
+    device Y* y                  [[buffer(4)]] EXPERTS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint local    [[thread_index_in_threadgroup]])
 {
@@ -25,7 +24,7 @@ kernel void bitlinear_block_float_gemv(
     const uint token = group.y * TILE_Y;
     // Rows that do not exist are read as the last one, and not written.
     uint rows[4];
-    for (uint r = 0; r < 4; ++r) rows[r] = min(row0 + 4u * team + r, params.n - 1u);
+    for (uint r = 0; r < 4; ++r) rows[r] = FIRST_ROW(token) + min(row0 + 4u * team + r, params.n - 1u);
     // The output of a thread: a row of the threadgroup's and a token.
     const uint own_row = local % (4u * teams), own_token = local / (4u * teams);
     const uint own = own_token * PLACES + own_row / 4u * (params.lanes + 1u);
@@ -52,14 +51,14 @@ kernel void bitlinear_block_float_gemv(
                         for (uint t = 0; t < TILE_Y; ++t) {
                             // The first token there is.
                             if (t > 0 && token + t >= params.m) continue;
-                            const uint quad = (token + t) * 4u * params.block_words + 4u * (word + i) + f;
+                            const uint quad = INPUT_ROW(token + t) * 4u * params.block_words + 4u * (word + i) + f;
                             const float4 v = x[quad * params.blocks + block];
                             for (uint r = 0; r < 4; ++r) sum[t][r] = dot_in_order(w[r], v, sum[t][r]);
                         }
                     }
                 }
             }
-            for (uint t = 0; t < TILE_Y; ++t) products[t * PLACES + team * (params.lanes + 1u) + lane] = sum[t] * scale;
+            for (uint t = 0; t < TILE_Y; ++t) products[t * PLACES + team * (params.lanes + 1u) + lane] = sum[t] * BLOCK_SCALE(scale);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (own_token < TILE_Y) {
@@ -69,5 +68,6 @@ kernel void bitlinear_block_float_gemv(
     }
     if (own_token >= TILE_Y || token + own_token >= params.m || row0 + own_row >= params.n) return;
     const uint at = (token + own_token) * params.n + row0 + own_row;
-    y[at] = Y(params.add != 0 ? float(y[at]) + total : total);
+    const float product = STORED(total, token + own_token, row0 + own_row);
+    y[at] = Y(params.add != 0 ? float(y[at]) + product : product);
 }

@@ -4,6 +4,7 @@ use super::{
     config::ModelConfig,
     config_json::is_bitnet,
     embedding::EmbeddingDefaults,
+    expert_tensors::{own_names, projections},
     float_weights::{self, FloatWeights},
     format_error::FormatError,
     generation::GenerationDefaults,
@@ -62,11 +63,12 @@ pub struct Checkpoint {
 }
 
 /// The ends of tensor names, and those of the same tensors in older checkpoints (1bitLLM), and as
-/// transformers has norms in linear layers.
-const ALIASES: [(&str, &str); 3] = [
+/// transformers has norms in linear layers, and Maple its embedding.
+const ALIASES: [(&str, &str); 4] = [
     ("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"),
     ("mlp.ffn_sub_norm", "mlp.ffn_layernorm"),
     ("_proj.norm", "_proj.rms_norm"),
+    ("model.embed_tokens", "model.word_embeddings"),
 ];
 
 impl Checkpoint {
@@ -132,6 +134,8 @@ impl Checkpoint {
             (config.projection_norms, config.quantized_activations) = (true, true);
             checkpoint.float_weights = checkpoint.float_weights.or_quantize(true);
         }
+        let checked = checkpoint.config.check_experts();
+        checked.map_err(|problem| FormatError::Unsupported(problem).at(&checkpoint.directory))?;
         checkpoint.guess_activations();
         if checkpoint.rule.is_none() {
             checkpoint.rule = checkpoint.rule_of_scales();
@@ -219,6 +223,11 @@ impl Checkpoint {
     /// [`Error::Format`](crate::Error::Format) if there is no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         self.shards.tensor(name)
+    }
+
+    /// Whether there is a tensor of this full name.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        self.shards.contains(name)
     }
 
     /// The bytes of a tensor by its name in transformers, with what belongs to it.
@@ -318,6 +327,22 @@ impl Checkpoint {
         matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
+    /// The matrix of a linear layer of its own, `[rows, columns]`.
+    pub(super) fn matrix_of(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<PackedTernary> {
+        let weight = self.tensor(&format!("{name}.weight"))?;
+        if self.size(&weight)?.1 != columns {
+            return Err(
+                weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape))
+            );
+        }
+        self.config.rotary_rows(name, self.read(name, &weight, Some(rows))?)
+    }
+
     /// How a weight is stored, where it is in MLX's words.
     fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
         self.mlx
@@ -345,7 +370,7 @@ impl Checkpoint {
     }
 
     /// Returns the ternary matrix of float weights.
-    fn of_floats(
+    pub(super) fn of_floats(
         &self,
         name: &str,
         weight: &TensorBytes<'_>,
@@ -416,8 +441,21 @@ impl ModelFile for Checkpoint {
             // What is missing says more; reading it names it.
             return Ok(());
         }
+        let count = self.config.experts.map_or(0, |experts| experts.count);
+        let own = |name: &String| own_names(name, count).map(Vec::from_iter);
+        used.extend(
+            names
+                .iter()
+                .filter_map(own)
+                .flatten()
+                .flat_map(|own| ["weight", "weight_scale"].map(|part| format!("{own}.{part}"))),
+        );
         used.extend(linear_names(&self.config).map(|name| format!("{name}.weight_scale")));
         for name in names {
+            if projections(&name).is_some() {
+                used.insert(name);
+                continue;
+            }
             let stored = self.stored(&name);
             if self.mlx.is_some() && self.shards.dtype(&stored) == Some(Dtype::U32) {
                 used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
@@ -434,17 +472,19 @@ impl ModelFile for Checkpoint {
     }
 
     fn contains(&self, name: &str) -> bool {
+        let count = self.config.experts.map_or(0, |experts| experts.count);
+        if let Some(mut own) = own_names(name, count) {
+            return self.shards.contains(name)
+                || own.all(|own| self.shards.contains(&format!("{own}.weight")));
+        }
         self.shards.contains(&self.stored(name))
     }
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
-        let weight = self.tensor(&format!("{name}.weight"))?;
-        if self.size(&weight)?.1 != columns {
-            return Err(
-                weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape))
-            );
+        match projections(name) {
+            Some(_) => self.experts(name, rows, columns),
+            None => self.matrix_of(name, rows, columns),
         }
-        self.read(name, &weight, Some(rows))
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
@@ -459,7 +499,7 @@ impl ModelFile for Checkpoint {
         if name.ends_with(".A_log") {
             gains.iter_mut().for_each(|gain| *gain = -gain.exp());
         }
-        tensors::finite(gains, |what| tensor.error(what))
+        tensors::finite(self.config.rotary_gains(name, gains), |what| tensor.error(what))
     }
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {

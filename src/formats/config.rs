@@ -2,11 +2,13 @@
 
 use super::{
     embedding::EmbeddingDefaults,
+    experts::MixtureOfExperts,
     format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     hadamard::Hadamard,
     hybrid::Hybrid,
     local_layers::LocalLayers,
+    partial_rotary::PartialRotary,
     rope::RopeScaling,
 };
 use crate::{
@@ -50,7 +52,7 @@ internal_fields! {
         pub architecture: String,
         /// Width of the residual stream.
         pub hidden: usize,
-        /// Width of the feed-forward block.
+        /// Width of the feed-forward block; in a mixture of experts, of an expert.
         pub intermediate: usize,
         /// Decoder layers.
         pub layers: usize,
@@ -111,6 +113,12 @@ internal_fields! {
         /// The recurrent layers, where there are some.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hybrid: Option<Hybrid>,
+        /// The part of each head that rotates, where not all of it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rotary: Option<PartialRotary>,
+        /// How a token's experts are chosen, in a mixture of experts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        experts: Option<MixtureOfExperts>,
     }
 }
 
@@ -129,6 +137,8 @@ impl ModelConfig {
         }
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
         self.check_hybrid()?;
+        self.check_experts()?;
+        self.rotary.map_or(Ok(()), |rotary| rotary.check(&self))?;
         let widths = self.input_widths();
         self.hadamard
             .as_ref()
@@ -175,6 +185,16 @@ impl ModelConfig {
         match self.hybrid {
             None => Ok(()),
             Some(_) => Err("has recurrent layers, which are not written in another format".into()),
+        }
+    }
+
+    /// The family has experts, or the configuration has none.
+    pub(super) fn check_experts(&self) -> Result<(), String> {
+        match (self.experts, self.family().has_experts()) {
+            (Some(experts), true) => experts.check(self),
+            (None, false) => Ok(()),
+            (Some(_), false) => Err(format!("`{}` has no experts", self.architecture)),
+            (None, true) => Err("the number of experts is missing".into()),
         }
     }
 

@@ -8,6 +8,7 @@ use super::{
     format_error::{FormatError, unsupported},
     generation::GenerationDefaults,
     json::{Keys, token_ids},
+    partial_rotary,
     rope::{Rope, whole_heads},
 };
 use serde_json::{Map, Value};
@@ -34,7 +35,10 @@ impl ModelConfig {
         };
         let (own, json) = (Keys(&whole), Keys(&plain));
         let defaults = &family.defaults;
-        check_graph(json)?;
+        let rotating = family.partial_rotary.then(|| partial_rotary::without(json));
+        let rotating = rotating.as_ref().map_or(json, Keys);
+        check_graph(rotating)?;
+        check_experts(json, family)?;
         check_family(json, family)?;
         let context = json.size("max_position_embeddings", Some(defaults.context))?;
         let hidden = json.size("hidden_size", None)?;
@@ -44,10 +48,10 @@ impl ModelConfig {
             .kv_heads
             .filter(|_| !json.0.contains_key("num_key_value_heads"))
             .unwrap_or(heads);
-        let rope = if family.windows {
+        let rope = if family.windows && !family.partial_rotary {
             Rope::from_json(Keys(&with_global_rope(json)?), defaults.theta, context)?
         } else {
-            Rope::from_json(json, defaults.theta, context)?
+            Rope::from_json(rotating, defaults.theta, context)?
         };
         let mut config = Self {
             architecture: architecture.to_owned(),
@@ -81,6 +85,8 @@ impl ModelConfig {
             embedding: EmbeddingDefaults::default(),
             hadamard: None,
             hybrid: None,
+            rotary: None,
+            experts: None,
         };
         (family.read_json)(own, &mut config)?;
         Ok(config.known_tokens(defaults).checked()?)
@@ -148,17 +154,26 @@ fn with_global_rope(json: Keys<'_>) -> Result<Map<String, Value>, FormatError> {
     Ok(flat)
 }
 
+/// Refuses experts under the name of a family without them: MiniCPM and Llama have such models.
+fn check_experts(json: Keys<'_>, family: &Family) -> Result<(), FormatError> {
+    if family.has_experts() {
+        return Ok(());
+    }
+    for key in ["num_experts", "num_local_experts", "n_routed_experts"] {
+        if let Some(count) = json.get(key).filter(|count| count.as_u64() != Some(0)) {
+            return unsupported(format!(
+                "{key} is {count}: mixtures of experts are not supported in this family"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses options that would change the model's graph.
 fn check_graph(json: Keys<'_>) -> Result<(), FormatError> {
     for key in ["attention_bias", "mlp_bias"] {
         if json.flag(key)? {
             return unsupported(format!("{key} is not supported: only layers without biases are"));
-        }
-    }
-    // MiniCPM and Llama have such models under the same name.
-    for key in ["num_experts", "num_local_experts", "n_routed_experts"] {
-        if let Some(count) = json.get(key).filter(|count| count.as_u64() != Some(0)) {
-            return unsupported(format!("{key} is {count}: mixtures of experts are not supported"));
         }
     }
     if json.get("vision_config").is_some() {

@@ -36,6 +36,8 @@ pub struct Family {
     /// Whether some layers may see a window of the context only, so that `rope_parameters` has
     /// those of each kind of layers.
     pub windows: bool,
+    /// Whether a part of each head may rotate.
+    pub partial_rotary: bool,
     /// Whether float weights are those of a model that was trained to be quantized.
     pub trained: bool,
     /// Whether files do not say if activations are quantized.
@@ -46,6 +48,13 @@ pub struct Family {
     pub rounds_scale: bool,
     /// Whether transformers stores gains less 1, but for those of linear layers' own norms.
     pub gains_less_one: bool,
+}
+
+impl Family {
+    /// Returns whether its feed-forward blocks are mixtures of experts.
+    pub fn has_experts(&self) -> bool {
+        self.layer.iter().any(|part| matches!(part, Part::Experts))
+    }
 }
 
 /// The values of keys that config.json may leave out: those of transformers.
@@ -111,6 +120,7 @@ pub const BASE: Family = Family {
     gguf_names: &[],
     not_written: None,
     windows: false,
+    partial_rotary: false,
     trained: false,
     activations_unsaid: false,
     head_unsaid: false,
@@ -148,6 +158,8 @@ pub enum Part {
     Attention,
     /// act(gate)·up.
     Gate,
+    /// A mixture of experts.
+    Experts,
     /// Adds the value to the residual stream.
     Add,
     /// Keeps the gate of the attention's output, which follows queries, keys and values.

@@ -14,6 +14,9 @@ use crate::{
 /// has a norm of its own, the layer's name and `.norm`. Recurrent layers have
 /// `linear_attn.in_proj_{qkv,z,a,b}`, `linear_attn.{conv1d,dt_bias,A_log,norm,out_proj}`, of which
 /// `A_log` is read as -exp(A_log), and `in_proj_a`, `in_proj_b` and `conv1d` as dense matrices.
+/// A mixture of experts has a dense `mlp.gate`
+/// `[experts, hidden]`, and of all experts, one after another, `mlp.experts.gate_up_proj` (gates and
+/// ups of each) and `mlp.experts.down_proj`.
 ///
 /// Callers pass the shape that the configuration implies; another shape is an
 /// [`Error::Format`](crate::Error::Format) that names the tensor.

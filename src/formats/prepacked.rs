@@ -273,6 +273,11 @@ impl ModelFile for Prepacked {
     }
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        if rows > 1 && self.file.contains(name) {
+            // A router's matrix, which is stored as norms are.
+            let numbers = self.vector(name, rows * columns)?;
+            return PackedDense::from_f32(rows, columns, &numbers);
+        }
         let stored = format!("{name}.elements");
         let wrong = |what: String| self.file.error(format!("`{stored}` {what}"));
         let all = [DenseElement::F32, DenseElement::F16, DenseElement::Bf16, DenseElement::Int8];

@@ -189,6 +189,18 @@ impl TensorBytes<'_> {
         &self.name
     }
 
+    /// A matrix of this shape among several, which lie one after another.
+    pub(super) fn part<'a>(&'a self, index: usize, shape: &'a [usize]) -> TensorBytes<'a> {
+        let bytes = shape.iter().product::<usize>() * self.dtype.bitsize() / 8;
+        TensorBytes {
+            path: self.path,
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape,
+            bytes: self.bytes[index * bytes..][..bytes].to_vec(),
+        }
+    }
+
     /// Returns the elements as `f32`: F32 as stored, BF16 and F16 widened.
     ///
     /// # Errors

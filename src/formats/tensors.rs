@@ -3,6 +3,7 @@
 
 use super::{
     config::ModelConfig,
+    experts,
     family::{Part, Projection, Rows},
     format_error::{FormatError, unsupported},
     hybrid::Hybrid,
@@ -36,6 +37,8 @@ pub enum LayerStep<M, V> {
     Attention,
     /// act(gate)·up.
     Gate,
+    /// A mixture of experts: a router, and the used experts' sum.
+    Experts(Experts<M, V>),
     /// Adds to the residual stream.
     Add,
     /// Of queries, keys, values and gates `[tokens, row + heads · head_dim]`, keeps the gates for
@@ -65,6 +68,16 @@ pub struct Delta<V> {
     pub decay: V,
     /// Gains of the norm of value heads, `[value_dim]`.
     pub norm: V,
+}
+
+/// The weights of a mixture of experts.
+pub struct Experts<M, V> {
+    /// The router, a float a column: `[experts, hidden]`.
+    pub router: V,
+    /// Gate and up of each expert in turn, `[experts · 2 · intermediate, hidden]`.
+    pub gate_up: M,
+    /// The output projection of each, `[experts · hidden, intermediate]`.
+    pub down: M,
 }
 
 /// Where the input of a linear layer comes from, but for norms.
@@ -162,6 +175,7 @@ fn tensors_of(c: &ModelConfig, parts: &[Part]) -> Layer<Vec<Matrix>, Gains> {
             }
             Part::Attention => (LayerStep::Attention, c.heads * c.head_dim),
             Part::Gate => (LayerStep::Gate, c.intermediate),
+            Part::Experts => (LayerStep::Experts(mixture(c, scale)), c.hidden),
             Part::Add => (LayerStep::Add, c.hidden),
             Part::KeepGate => (LayerStep::KeepGate, width - c.heads * c.head_dim),
             Part::OutputGate => (LayerStep::OutputGate, width),
@@ -217,6 +231,22 @@ fn stack(
             let normed = all.iter().map(|own| (norm(own), vec![matrix(own)]));
             (None, Stack::Normed(normed.collect()))
         }
+    }
+}
+
+/// The tensors of a mixture of experts.
+fn mixture(c: &ModelConfig, scale: f32) -> Experts<Vec<Matrix>, Gains> {
+    let count = c.experts.map_or(0, |experts| experts.count);
+    let matrix = |name, rows, columns, scale| vec![Matrix { name, rows, columns, scale }];
+    Experts {
+        router: Gains {
+            name: experts::ROUTER,
+            len: count * c.hidden,
+            rows: Some(count),
+            scale: 1.0,
+        },
+        gate_up: matrix(experts::GATE_UP, count * 2 * c.intermediate, c.hidden, 1.0),
+        down: matrix(experts::DOWN, count * c.hidden, c.intermediate, scale),
     }
 }
 
@@ -307,13 +337,22 @@ pub fn finite_matrix(
 }
 
 impl<M, V> Layer<M, V> {
+    /// Its mixture of experts, if it has one.
+    pub fn experts(&self) -> Option<&Experts<M, V>> {
+        self.0.iter().find_map(|step| match step {
+            LayerStep::Experts(experts) => Some(experts),
+            _ => None,
+        })
+    }
+
     /// Its matrices, in the order in which a token meets them.
     pub fn matrices(&self) -> Vec<&M> {
-        let stacks = self.0.iter().filter_map(|step| match step {
-            LayerStep::Linear(stack) => Some(stack),
-            _ => None,
+        let of_step = self.0.iter().map(|step| match step {
+            LayerStep::Linear(stack) => stack.matrices(),
+            LayerStep::Experts(experts) => vec![&experts.gate_up, &experts.down],
+            _ => Vec::new(),
         });
-        stacks.flat_map(Stack::matrices).collect()
+        of_step.flatten().collect()
     }
 
     /// Those of its matrices that read from `source`.
@@ -339,6 +378,7 @@ impl<M, V> Layer<M, V> {
             LayerStep::HeadNorms { queries, keys } => vec![queries, keys],
             LayerStep::DeltaRates { alpha, beta } => vec![alpha, beta],
             LayerStep::Delta(delta) => delta.vectors(),
+            LayerStep::Experts(experts) => vec![&experts.router],
             LayerStep::Attention
             | LayerStep::Gate
             | LayerStep::Add
@@ -362,6 +402,19 @@ impl<M, V> Layer<M, V> {
         matrix: impl Fn(&M) -> Result<N>,
         vector: impl Fn(&V) -> Result<W>,
     ) -> Result<Layer<N, W>> {
+        self.try_map_with(&matrix, &matrix, vector)
+    }
+
+    /// [`try_map`](Self::try_map) with another conversion for matrices of experts.
+    ///
+    /// # Errors
+    /// Those of the conversions.
+    pub fn try_map_with<N, W>(
+        &self,
+        matrix: impl Fn(&M) -> Result<N>,
+        of_experts: impl Fn(&M) -> Result<N>,
+        vector: impl Fn(&V) -> Result<W>,
+    ) -> Result<Layer<N, W>> {
         let step = |step: &LayerStep<M, V>| {
             Ok(match step {
                 LayerStep::Norm(gains) => LayerStep::Norm(vector(gains)?),
@@ -371,6 +424,11 @@ impl<M, V> Layer<M, V> {
                 }
                 LayerStep::Attention => LayerStep::Attention,
                 LayerStep::Gate => LayerStep::Gate,
+                LayerStep::Experts(experts) => LayerStep::Experts(Experts {
+                    router: vector(&experts.router)?,
+                    gate_up: of_experts(&experts.gate_up)?,
+                    down: of_experts(&experts.down)?,
+                }),
                 LayerStep::Add => LayerStep::Add,
                 LayerStep::KeepGate => LayerStep::KeepGate,
                 LayerStep::OutputGate => LayerStep::OutputGate,

@@ -136,6 +136,10 @@ pub(super) fn write_directory(
     form: &impl Form,
     progress: &mut impl FnMut(&WrittenTensor),
 ) -> Result<()> {
+    if checkpoint.config().experts.is_some() {
+        let message = "is a mixture of experts, which is written as a prepacked file only".into();
+        return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message });
+    }
     let companions = companions(checkpoint.path())?;
     companions
         .iter()

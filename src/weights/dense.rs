@@ -289,6 +289,14 @@ pub struct DenseMatrix {
 }
 
 impl DenseMatrix {
+    /// A matrix of `columns` columns of floats, whose rows are padded with zeros to whole groups of
+    /// sixteen bytes. It shares their buffer; `scales` are ones, `[rows]`.
+    #[cfg(feature = "models")]
+    pub(crate) fn of_floats(numbers: &Tensor<f32>, columns: usize, scales: &Tensor<f32>) -> Self {
+        let (rows, words) = (numbers.shape().as_matrix().0, numbers.cast());
+        Self { element: DenseElement::F32, rows, columns, words, scales: scales.clone() }
+    }
+
     /// What the elements are stored as.
     pub fn element(&self) -> DenseElement {
         self.element

@@ -35,6 +35,42 @@ fn qwen3_has_the_defaults_of_transformers() {
     assert!(read_config(json!({"model_type": "llama"})).unwrap().quantized_activations);
 }
 
+/// The keys and defaults of transformers' Qwen3-MoE.
+#[test]
+fn qwen3_moe_reads_experts() {
+    let moe = |keys: Value| {
+        let mut all = json!({"model_type": "qwen3_moe", "num_key_value_heads": 4});
+        keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        read_config(all)
+    };
+    let config = moe(json!({"moe_intermediate_size": 24})).unwrap();
+    let experts = config.experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.normalized), (128, 8, false));
+    assert_eq!((config.intermediate, config.qk_norms()), (24, true));
+    let keys = json!({"num_experts": 5, "num_experts_per_tok": 5, "norm_topk_prob": true, "mlp_only_layers": [], "decoder_sparse_step": 1});
+    let experts = moe(keys).unwrap().experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.normalized), (5, 5, true));
+    for (keys, words) in [
+        (json!({"num_experts": 0}), "num_experts is 0"),
+        (json!({"num_experts": 513}), "513 experts; 1 to 512"),
+        (json!({"num_experts": 4, "num_experts_per_tok": 5}), "5 of 4 experts"),
+        (json!({"num_experts_per_tok": 0}), "num_experts_per_tok is 0"),
+        (json!({"num_experts_per_tok": 17}), "17 of 128 experts"),
+        (json!({"moe_intermediate_size": 0}), "moe_intermediate_size is 0"),
+        (json!({"norm_topk_prob": 1}), "norm_topk_prob is 1"),
+        (json!({"mlp_only_layers": [0]}), "mlp_only_layers"),
+        (json!({"decoder_sparse_step": 2}), "decoder_sparse_step"),
+        (json!({"shared_expert_intermediate_size": 8}), "shared experts are not supported"),
+        (
+            json!({"quantization_config": {"quant_method": "bitnet", "use_rms_norm": true}}),
+            "experts with norms before linear layers",
+        ),
+    ] {
+        let error = moe(keys.clone()).unwrap_err().to_string();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+}
+
 /// The factors of published models.
 #[test]
 fn minicpm_has_its_factors() {

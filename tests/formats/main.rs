@@ -2,6 +2,7 @@
 //! never panics.
 
 mod configurations;
+mod experts;
 mod families;
 mod file;
 mod gguf;

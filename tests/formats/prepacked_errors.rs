@@ -76,7 +76,7 @@ fn what_is_wrong_with_a_file_is_said() {
         "has no config",
     );
     refused(|parts| *parts.metadata("config") = "{".into(), "its config: EOF");
-    refused(|parts| parts.configure("experts", 8.into()), "its config: unknown field `experts`");
+    refused(|parts| parts.configure("spirals", 8.into()), "its config: unknown field `spirals`");
     refused(|parts| parts.configure("hidden", Value::Null), "its config: invalid type: null");
     refused(|parts| parts.configure("heads", 0.into()), "the number of heads is 0");
     refused(|parts| parts.configure("rope_scaling", "Spiral".into()), "unknown variant `Spiral`");

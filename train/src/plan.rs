@@ -134,6 +134,7 @@ impl Plan {
                 LayerStep::Linear(Stack::Normed(_)) => {
                     return Err(unsupported("a norm of its own before every linear layer"));
                 }
+                LayerStep::Experts(_) => return Err(unsupported("a mixture of experts")),
                 LayerStep::HeadNorms { queries, keys } if flow == Flow::Heads => {
                     let (queries, keys) = (self.gains(prefix, queries), self.gains(prefix, keys));
                     (Step::HeadNorms { queries, keys }, Flow::Heads)

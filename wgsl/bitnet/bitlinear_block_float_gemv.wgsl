@@ -2,9 +2,8 @@
 // activations are in block floating point (block_float_store.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
 // added in order: bit-identical in every kernel and on every device. A workgroup makes four rows of TILE_Y tokens by `lanes` lanes each, which take every
 // `lanes`-th block. By way of workgroup memory, a product and the sum that it goes to are never fused.
-// A part before loads STEP words of codes at once (block_float_words.wgsl, block_float_quads.wgsl).
-struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }
-var<immediate> params: Params;
+// Parts before load STEP words of codes at once (block_float_words.wgsl, block_float_quads.wgsl), and say which matrix a row of x meets, and how a
+// sum is stored (matrix_of_all.wgsl, matrix_of_expert.wgsl).
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> w_scale: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<Y>;
@@ -13,7 +12,7 @@ var<immediate> params: Params;
 var<workgroup> products: array<vec4<f32>, TILE_Y * PLACES>;
 
 fn activations(token: u32, quad: u32, block: u32) -> vec4<f32> {
-    return x[(token * 4u * params.block_words + quad) * params.blocks + block];
+    return x[(input_row(token) * 4u * params.block_words + quad) * params.blocks + block];
 }
 
 // Adds the products of a quad of four rows and of four tokens, of those that there are.
@@ -40,7 +39,7 @@ fn bitlinear_block_float_gemv(group: Group, ids: Ids) {
     let token = group.id.y * TILE_Y;
     // Rows that do not exist are read as the last one, and not written.
     let last = params.n - 1u;
-    let rows = vec4<u32>(min(row, last), min(row + 1u, last), min(row + 2u, last), min(row + 3u, last));
+    let rows = vec4<u32>(min(row, last), min(row + 1u, last), min(row + 2u, last), min(row + 3u, last)) + vec4<u32>(first_row(token));
     let place = team * (params.lanes + 1u) + lane;
     // The output of a thread: a row of the workgroup's and a token.
     let own_row = ids.local % (4u * teams);
@@ -51,7 +50,7 @@ fn bitlinear_block_float_gemv(group: Group, ids: Ids) {
         let block = first + lane;
         if block < params.blocks {
             let of_group = rows * params.groups + vec4<u32>(block / params.group_blocks);
-            let scale = vec4<f32>(w_scale[of_group.x], w_scale[of_group.y], w_scale[of_group.z], w_scale[of_group.w]);
+            let scale = block_scale(vec4<f32>(w_scale[of_group.x], w_scale[of_group.y], w_scale[of_group.z], w_scale[of_group.w]));
             // Tokens of four rows each.
             var sum = Block();
             for (var word = 0u; word < params.block_words; word += STEP) {
@@ -82,6 +81,7 @@ fn bitlinear_block_float_gemv(group: Group, ids: Ids) {
     }
     if own_token < TILE_Y && token + own_token < params.m && row0 + own_row < params.n {
         let at = (token + own_token) * params.n + row0 + own_row;
-        if params.add != 0u { y[at] = Y(f32(y[at]) + total); } else { y[at] = Y(total); }
+        let product = stored(total, token + own_token, row0 + own_row);
+        if params.add != 0u { y[at] = Y(f32(y[at]) + product); } else { y[at] = Y(product); }
     }
 }

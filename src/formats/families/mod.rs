@@ -4,9 +4,11 @@ mod bitnet;
 mod gemma3;
 mod granite;
 mod llama;
+mod maple;
 mod minicpm;
 mod qwen3;
 pub mod qwen35;
+mod qwen3_moe;
 mod unsupported;
 
 use super::{
@@ -20,6 +22,8 @@ static FAMILIES: &[&Family] = &[
     &bitnet::FAMILY,
     &llama::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
+    &maple::FAMILY,
     &minicpm::FAMILY,
     &gemma3::FAMILY,
     &granite::FAMILY,

@@ -5,28 +5,19 @@ use crate::formats::format_error::FormatError;
 const FUSED: &str = "the projections of its recurrent layers are fused";
 const ROTATED: &str = "its weights are rotated, which is supported in GGUF files only";
 const EXPERTS: &str = "its feed-forward blocks are mixtures of experts";
+const OTHER_EXPERTS: &str =
+    "its feed-forward blocks are mixtures of experts of another form than Qwen3-MoE's";
 const IMAGES: &str = "it takes images";
 const BOTH_WAYS: &str = "tokens attend to those that follow; only causal attention is";
 
 /// Their names in config.json (`model_type`) and in GGUF files (`general.architecture`), and what
 /// is missing.
-const FAMILIES: [(&[&str], &[&str]); 9] = [
+const FAMILIES: [(&[&str], &[&str]); 8] = [
     // Bonsai 2 in MLX's format.
     (&["prism_hadamard_qwen35"], &[ROTATED]),
     (&["qwen35moe", "qwen3_5_moe", "qwen3_5_moe_text"], &[EXPERTS]),
     (&["qwen3next", "qwen3_next"], &[FUSED, EXPERTS]),
-    (
-        &["qwen3moe", "qwen3_moe", "qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"],
-        &[EXPERTS],
-    ),
-    (
-        &["maple"],
-        &[
-            EXPERTS,
-            "its gates are clamped",
-            "only its layers that see a window rotate, half of a head",
-        ],
-    ),
+    (&["qwen2moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe"], &[OTHER_EXPERTS]),
     (
         &[
             "qwen3vl",

@@ -38,7 +38,10 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Format
     let hidden = keys.size("embedding_length", None)?;
     let heads = keys.size("attention.head_count", None)?;
     let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
-    keys.check_graph(head_dim, family.recurrent_layer.is_empty())?;
+    keys.check_graph(head_dim, family.recurrent_layer.is_empty() && !family.partial_rotary)?;
+    if !family.has_experts() {
+        keys.check_experts()?;
+    }
     let vocab = keys.vocab()?;
     let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
@@ -46,7 +49,8 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Format
     let mut config = ModelConfig {
         architecture: architecture.to_owned(),
         hidden,
-        intermediate: keys.size("feed_forward_length", None)?,
+        // Of an expert, it has another key.
+        intermediate: keys.size("feed_forward_length", family.has_experts().then_some(1))?,
         layers: keys.size("block_count", None)?,
         heads,
         kv_heads: keys.size("attention.head_count_kv", Some(heads))?,
@@ -73,6 +77,8 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Format
         embedding: keys.embedding()?,
         hadamard: None,
         hybrid: None,
+        rotary: None,
+        experts: None,
     };
     if family.scale_keys {
         keys.scales(&mut config)?;
@@ -133,11 +139,16 @@ impl Keys<'_> {
                 return unsupported(format!("{key} is false; only causal attention is supported"));
             }
         }
-        let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
-        if experts > 0 {
-            unsupported(format!("has {experts} experts, which are not supported"))
-        } else {
-            Ok(())
+        Ok(())
+    }
+
+    /// Refuses experts under the name of a family without them.
+    fn check_experts(self) -> Result<(), FormatError> {
+        match self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0) {
+            0 => Ok(()),
+            experts => unsupported(format!(
+                "has {experts} experts, which are not supported in this family"
+            )),
         }
     }
 

@@ -344,6 +344,31 @@ impl GgufTensor<'_> {
         }
     }
 
+    /// A matrix of this shape among several, which lie one after another.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a type that has one scale for all of them.
+    pub(in crate::formats) fn part<'a>(
+        &'a self,
+        index: usize,
+        shape: &'a [usize],
+    ) -> Result<GgufTensor<'a>> {
+        if self.kind == GgufType::I2S {
+            return Err(self.unsupported("is of several matrices in I2_S, which is not supported"));
+        }
+        let (elements, columns) = (shape.iter().product(), shape.last().copied().unwrap_or(1));
+        let bytes = self.kind.bytes(elements, columns).map_err(|what| self.error(what))?;
+        let bytes = bytes.unwrap_or(0);
+        Ok(GgufTensor {
+            path: self.path,
+            name: self.name.clone(),
+            start: self.start + index * bytes,
+            kind: self.kind,
+            shape,
+            bytes: self.bytes[index * bytes..][..bytes].to_vec(),
+        })
+    }
+
     /// Returns the elements of a float tensor (F32, F16 or BF16) as `f32`.
     ///
     /// # Errors
@@ -405,11 +430,11 @@ impl GgufTensor<'_> {
     }
 
     /// An error about this tensor.
-    pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
+    pub(in crate::formats) fn error(&self, message: impl std::fmt::Display) -> Error {
         self.problem(FormatError::Damaged(message.to_string()))
     }
 
-    pub(super) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
+    pub(in crate::formats) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
         self.problem(FormatError::Unsupported(message.to_string()))
     }
 

@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     formats::{
         config::ModelConfig,
+        expert_tensors::gguf_names,
         family::{Family, RotaryOrder},
         float_weights::{FloatWeights, has_several_scales},
         format_error::FormatError,
@@ -61,6 +62,7 @@ impl GgufModel {
         if let Some(hybrid) = config.hybrid.as_mut().filter(|_| config.hadamard.is_some()) {
             hybrid.regrouped = hadamard::regrouped(&file).map_err(|problem| file.error(problem))?;
         }
+        config.check_experts().map_err(|problem| file.error(FormatError::Unsupported(problem)))?;
         let float_weights =
             if config.family().trained { FloatWeights::Quantize } else { FloatWeights::Refuse };
         // As of a directory whose linear layers have norms.
@@ -110,6 +112,19 @@ impl GgufModel {
     /// contradicts itself.
     pub fn vocabulary(&self) -> Result<GgufVocabulary> {
         vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
+    }
+
+    /// The matrix of a linear layer in `tensor`, a part of one.
+    pub(in crate::formats) fn matrix_in(&self, tensor: &GgufTensor<'_>) -> Result<PackedTernary> {
+        self.matrix(tensor)
+    }
+
+    /// The names of the tensors in the file that a tensor is read from.
+    fn all_full(&self, name: &str) -> Vec<String> {
+        match gguf_names(name) {
+            Some(names) => names.iter().map(|name| format!("{name}.weight")).collect(),
+            None => vec![self.full(name)],
+        }
     }
 
     fn stored(&self, name: &str) -> String {
@@ -210,7 +225,7 @@ impl ModelFile for GgufModel {
         }
         let used: HashSet<String> = names
             .iter()
-            .map(|name| self.full(name))
+            .flat_map(|name| self.all_full(name))
             .chain(linear_names(&self.config).map(|name| format!("{}.scale", self.stored(&name))))
             // Read with the configuration.
             .chain([config::FREQUENCIES, config::SHORT, config::LONG].map(str::to_owned))
@@ -220,10 +235,13 @@ impl ModelFile for GgufModel {
     }
 
     fn contains(&self, name: &str) -> bool {
-        self.file.contains(&self.full(name))
+        self.all_full(name).iter().all(|name| self.file.contains(name))
     }
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        if gguf_names(name).is_some() {
+            return self.experts(name, rows, columns);
+        }
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
         if self.file.contains(&format!("{}.bias", self.stored(name))) {
@@ -233,14 +251,15 @@ impl ModelFile for GgufModel {
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
             FloatWeights::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
-        self.unpaired(name, matrix)
+        self.config.rotary_rows(name, self.unpaired(name, matrix)?)
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         match tensor.shape {
             [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => {
-                tensors::finite(tensor.to_f32()?, |what| tensor.error(what))
+                let gains = self.config.rotary_gains(name, tensor.to_f32()?);
+                tensors::finite(gains, |what| tensor.error(what))
             }
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }

@@ -24,6 +24,10 @@ impl ModelConfig {
     /// The rotary frequency of every pair of a head: theta^(-2i/D), scaled as the configuration
     /// says; in `f32`, as transformers computes them.
     pub(crate) fn rope_frequencies(&self) -> Vec<f32> {
+        if let Some(rotary) = self.rotary {
+            let dims = if rotary.local_only { 0 } else { rotary.dims };
+            return part_frequencies(self.rope_theta, dims, self.head_dim);
+        }
         let power = |i: usize| self.rope_theta.powf((2 * i) as f32 / self.head_dim as f32);
         let pairs = 0..self.head_dim / 2;
         if let Some(hybrid) = &self.hybrid {
@@ -53,6 +57,10 @@ impl ModelConfig {
     /// [`Self::rope_angles`] of layers that see a window, where there are some.
     pub(crate) fn local_angles(&self, positions: usize) -> Option<Vec<f32>> {
         let theta = self.local.as_ref()?.rope_theta;
+        if let Some(rotary) = self.rotary {
+            let frequencies = part_frequencies(theta, rotary.dims, self.head_dim);
+            return Some(rope_angles(&frequencies, positions));
+        }
         let frequency = |i: usize| 1.0 / theta.powf((2 * i) as f32 / self.head_dim as f32);
         Some(rope_angles(&(0..self.head_dim / 2).map(frequency).collect::<Vec<_>>(), positions))
     }
@@ -76,6 +84,15 @@ impl ModelConfig {
         }
         angles
     }
+}
+
+/// The frequencies of the pairs of a head of which `dims` features rotate; 0 where they do not.
+fn part_frequencies(theta: f32, dims: usize, head_dim: usize) -> Vec<f32> {
+    let frequency = |i: usize| match 2 * i < dims {
+        true => 1.0 / theta.powf((2 * i) as f32 / dims as f32),
+        false => 0.0,
+    };
+    (0..head_dim / 2).map(frequency).collect()
 }
 
 impl RopeScaling {

@@ -40,11 +40,11 @@ type CpuStep = LayerStep<InterleavedTernary, Vec<f32>>;
 type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
 
 pub(crate) struct CpuModel {
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     ends: CpuEnds,
     layers: Vec<CpuLayer>,
     /// What products are computed with, which this processor has.
-    isa: Isa,
+    pub(super) isa: Isa,
     threads: Threads,
 }
 
@@ -119,15 +119,17 @@ impl CpuModel {
         threads: Threads,
     ) -> Result<Self> {
         let layers = layers.map(|layer| {
-            layer?.try_map(|w| Ok(InterleavedTernary::new(w)), |gains| Ok(gains.clone()))
+            let of_experts = |w: &_| {
+                Ok(InterleavedTernary::of_parts(w, config.experts.map_or(1, |own| own.count)))
+            };
+            layer?.try_map_with(
+                |w| Ok(InterleavedTernary::new(w)),
+                of_experts,
+                |gains| Ok(gains.clone()),
+            )
         });
-        Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            ends: ends(host),
-            config,
-            isa: Isa::best(),
-            threads,
-        })
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(Self { layers, ends: ends(host), config, isa: Isa::best(), threads })
     }
 
     /// What a layer keeps of a sequence of no tokens.
@@ -190,6 +192,7 @@ impl CpuModel {
                     let model = (&self.config, self.isa);
                     (Some(delta_cpu::step(model, step, input, &mut kept, caches)?), after)
                 }
+                (LayerStep::Experts(experts), _) => (Some(self.experts(input, experts)?), after),
                 (LayerStep::Add, _) => {
                     x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
                     (None, after)

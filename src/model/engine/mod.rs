@@ -2,6 +2,7 @@
 
 pub(super) mod config;
 pub(super) mod cpu;
+mod cpu_experts;
 mod delta_cpu;
 pub(super) mod device;
 pub(super) mod gpu;

@@ -62,6 +62,13 @@ impl Fingerprint {
             print.add([local.window as u32, local.rope_theta.to_bits()]);
             print.add(local.layers.iter().map(|&local| u32::from(local)));
         }
+        if let Some(rotary) = c.rotary {
+            print.add([rotary.dims as u32, rotary.local_only.into()]);
+        }
+        if let Some(experts) = c.experts {
+            print.add([experts.count as u32, experts.used as u32, experts.normalized.into()]);
+            print.add(experts.gate_limit.map(f32::to_bits));
+        }
         if let Some(hadamard) = &c.hadamard {
             print.add([hadamard.block as u32, u32::from(hadamard.embedding)]);
             print.add(hadamard.signs.values().flatten().map(|sign| sign.to_bits()));
@@ -118,6 +125,7 @@ fn kind(step: &LayerStep<PackedTernary, Vec<f32>>) -> u32 {
         LayerStep::OutputGate => 7,
         LayerStep::DeltaRates { .. } => 8,
         LayerStep::Delta(_) => 9,
+        LayerStep::Experts(_) => 10,
     }
 }
 

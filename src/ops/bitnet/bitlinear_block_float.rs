@@ -35,11 +35,11 @@ const BINDINGS: &[Binding] =
 
 /// Threads of a workgroup of the GEMV, and places for what they leave to each other: one more after
 /// every four.
-const THREADS: u32 = 64;
-const PLACES: u32 = THREADS + THREADS / 4;
+pub(super) const THREADS: u32 = 64;
+pub(super) const PLACES: u32 = THREADS + THREADS / 4;
 
 /// Four rows of `tokens` for each lane; a turn is this many words of each.
-const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
+pub(super) const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
     let work = Work::new(
         64 * words * tokens,
         "products",
@@ -67,6 +67,7 @@ macro_rules! gemv_of {
                         "tensor/matmul_block",
                         "bitnet/bitlinear_float_word",
                         $codes,
+                        "bitnet/matrix_of_all",
                         "bitnet/bitlinear_block_float_gemv"
                     ]),
                     $tokens,
@@ -77,6 +78,7 @@ macro_rules! gemv_of {
                     Source::msl(msl![
                         "shared/prelude",
                         "bitnet/bitlinear_float_word",
+                        "bitnet/matrix_of_all",
                         "bitnet/bitlinear_block_float_gemv"
                     ]),
                     $tokens,
@@ -304,7 +306,7 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
 
 /// Lanes that share a row: as many as there are blocks, but at least four for each token, which
 /// each of them adds up for a row.
-fn lanes(tokens: usize, blocks: usize) -> u32 {
+pub(super) fn lanes(tokens: usize, blocks: usize) -> u32 {
     (blocks.next_power_of_two() as u32).clamp(if tokens == 1 { 4 } else { 16 }, 32)
 }
 

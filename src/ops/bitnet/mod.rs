@@ -7,6 +7,7 @@ mod activation_quantizer;
 pub(crate) mod activations;
 pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_block_float;
+pub(crate) mod bitlinear_experts;
 pub(crate) mod bitlinear_float;
 mod bitlinear_gemm;
 mod bitlinear_gemv;
@@ -15,6 +16,7 @@ pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
 mod bitlinear_product;
 mod bitlinear_tensor_cores;
+pub(crate) mod clamp_gates;
 mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
@@ -60,9 +62,11 @@ pub(crate) use plan::layout;
 family!(
     bitlinear,
     bitlinear_block_float,
+    bitlinear_experts,
     bitlinear_float,
     bitlinear_int,
     bitlinear_int_quantized,
+    clamp_gates,
     dequantize,
     dequantize_int,
     #[cfg(feature = "train")]
@@ -92,13 +96,13 @@ family!(
     rms_norm_fake_quantize,
     rms_norm_quantize,
     weight_quantizer;
-    reference: bitlinear, bitlinear_block_float, bitlinear_int_quantized, decoded,
+    reference: bitlinear, bitlinear_block_float, bitlinear_experts, bitlinear_int_quantized, decoded,
         #[cfg(feature = "train")] fake_quantize_activations,
         #[cfg(feature = "train")] fake_quantize_weights,
         #[cfg(feature = "train")] gate, int4, norm_bitlinear,
         norm_bitlinear_block_float, quantization_error, quantize_activations_by_tensor,
         quantize_activations_with_zero_point, quantize_gradients, rms_norm_block_float,
         weight_quantizer;
-    host: gate, gate_quantize, hadamard, quantize_activations, quantize_block_float,
+    host: clamp_gates, gate, gate_quantize, hadamard, quantize_activations, quantize_block_float,
         rms_norm_quantize
 );

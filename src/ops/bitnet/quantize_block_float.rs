@@ -136,6 +136,28 @@ impl BlockFloatActivations {
         Self::build(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
+    /// [`uninit`](Self::uninit) in the layout of products of few tokens, however many there are.
+    ///
+    /// # Errors
+    /// As [`uninit`](Self::uninit).
+    pub(crate) fn by_place(
+        context: &Context,
+        [tokens, features]: [usize; 2],
+        group: Option<usize>,
+    ) -> Result<Self> {
+        let block = block_columns(group);
+        check_block(block, group)?;
+        let blocks = features.div_ceil(block);
+        Ok(Self {
+            layout: BlockFloatLayout::ByPlace,
+            values: Tensor::uninit(context, [tokens, blocks * block])?,
+            units: Tensor::uninit(context, [tokens, blocks])?,
+            block,
+            tokens,
+            features,
+        })
+    }
+
     /// In memory of the encoder's, until the next op that takes it.
     pub(super) fn scratch(
         encoder: &mut Encoder,
@@ -155,13 +177,7 @@ impl BlockFloatActivations {
         mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
     ) -> Result<Self> {
         let block = block_columns(group);
-        if block < CODES_PER_WORD {
-            let what = format!(
-                "groups of {} columns; block floating point accepts multiples of {CODES_PER_WORD}",
-                group.unwrap_or_default()
-            );
-            return Err(Error::Invalid { op: "quantize_block_float", what });
-        }
+        check_block(block, group)?;
         let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
         let (words, numbers) =
             if layout == BlockFloatLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
@@ -228,6 +244,18 @@ impl BlockFloatActivations {
     }
 }
 
+/// Refuses blocks that are not whole words of codes.
+fn check_block(block: usize, group: Option<usize>) -> Result<()> {
+    if block >= CODES_PER_WORD {
+        return Ok(());
+    }
+    let what = format!(
+        "groups of {} columns; block floating point accepts multiples of {CODES_PER_WORD}",
+        group.unwrap_or_default()
+    );
+    Err(Error::Invalid { op: "quantize_block_float", what })
+}
+
 /// The layout of what the best kernel for this many tokens takes. All of them are bit-identical.
 pub(super) fn layout(
     tokens: usize,
@@ -285,14 +313,24 @@ pub(super) fn block_float_codes(
     group: Option<usize>,
 ) -> Result<BlockFloatActivations> {
     let quantized = BlockFloatActivations::scratch(encoder, x.tokens(), x.features(), group)?;
+    block_float_codes_into(encoder, x, &quantized)?;
+    Ok(quantized)
+}
+
+/// [`block_float_codes`] into activations of the caller, of as many rows and columns.
+pub(super) fn block_float_codes_into(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    quantized: &BlockFloatActivations,
+) -> Result<()> {
+    quantized.check("quantize_block_float", x.tokens(), x.features())?;
     let (params, extent) = quantized.by_quads();
     encoder.dispatch(
         quantized.kernel(&BLOCK_FLOAT_CODES),
         &params,
         &[&quantized.values, &quantized.units, &x.codes],
         extent,
-    )?;
-    Ok(quantized)
+    )
 }
 
 /// Plain loops over a slice, so that a compiler makes vectors of them.

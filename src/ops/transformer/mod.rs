@@ -2,7 +2,7 @@
 //! key-value cache, attention, the LM head, and the choice of a token.
 //!
 //! Formulas are those of transformers' `BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`
-//! and `Gemma3ForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary positions (Su et
+//! and `Gemma3ForCausalLM`, and of a mixture's router `Qwen3MoeForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary positions (Su et
 //! al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
 pub(crate) mod attention;
@@ -22,6 +22,7 @@ pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_heads;
 pub(crate) mod rope;
 pub(crate) mod rotate;
+pub(crate) mod route;
 pub(crate) mod sample;
 pub(crate) mod top_k;
 
@@ -43,9 +44,10 @@ family!(
     rms_norm_heads,
     rope,
     rotate,
+    route,
     sample,
     top_k;
     reference: attention, dense_gemv, dense_int8, embed_ternary, flash_attention, rms_norm, rope, rotate,
         #[cfg(feature = "train")] flash_attention_backward;
-    host: embed, mask_logits, penalize, rms_norm_heads, sample, top_k
+    host: embed, mask_logits, penalize, rms_norm_heads, route, sample, top_k
 );

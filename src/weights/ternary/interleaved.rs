@@ -6,7 +6,7 @@ use super::{
     scales::groups,
 };
 use rayon::prelude::*;
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Rows whose words lie in turn.
 pub(crate) const LANES: usize = 16;
@@ -26,32 +26,52 @@ pub struct InterleavedTernary {
     rows: usize,
     columns: usize,
     group: Option<usize>,
+    /// Blocks of other matrices before these.
+    first: usize,
     /// `[ceil(rows / 16), words of a row]`; rows that do not exist are zeros.
-    words: Vec<Lanes>,
+    words: Arc<Vec<Lanes>>,
     /// `[ceil(rows / 16), groups of a row]`.
-    scales: Vec<[f32; LANES]>,
+    scales: Arc<Vec<[f32; LANES]>>,
 }
 
 impl InterleavedTernary {
     /// Copies a matrix into this layout: once for each matrix, not for each product.
     pub fn new(w: &PackedTernary) -> Self {
-        let (rows, stride, groups) = (w.rows(), w.row_words(), groups(w.columns(), w.group()));
-        let blocks = rows.div_ceil(LANES);
+        Self::of_parts(w, 1)
+    }
+
+    /// Copies several matrices of as many rows each, which lie one after another in `w`. Each
+    /// begins with a block of its own. The result is the first of them, and
+    /// [`part`](Self::part) gives the others.
+    pub(crate) fn of_parts(w: &PackedTernary, parts: usize) -> Self {
+        let rows = w.rows() / parts.max(1);
+        let (stride, groups) = (w.row_words(), groups(w.columns(), w.group()));
+        let in_part = rows.div_ceil(LANES);
+        let blocks = in_part * parts;
         let mut words = vec![Lanes([ZEROS; LANES]); blocks * stride];
         words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(block, words)| {
-            for lane in 0..LANES.min(rows - block * LANES) {
+            let (part, first) = (block / in_part, block % in_part * LANES);
+            for lane in 0..LANES.min(rows - first) {
                 words
                     .iter_mut()
-                    .zip(w.row(block * LANES + lane))
+                    .zip(w.row(part * rows + first + lane))
                     .for_each(|(to, &word)| to.0[lane] = word);
             }
         });
         let mut scales = vec![[1.0; LANES]; blocks * groups];
         for (at, scale) in w.row_scales().into_iter().enumerate() {
-            let (row, group) = (at / groups, at % groups);
-            scales[row / LANES * groups + group][row % LANES] = scale;
+            let (part, row, group) = (at / groups / rows, at / groups % rows, at % groups);
+            let block = part * in_part + row / LANES;
+            scales[block * groups + group][row % LANES] = scale;
         }
-        Self { rows, columns: w.columns(), group: w.group(), words, scales }
+        let (words, scales) = (Arc::new(words), Arc::new(scales));
+        Self { rows, columns: w.columns(), group: w.group(), first: 0, words, scales }
+    }
+
+    /// The matrix of this number of [`of_parts`](Self::of_parts), which shares its memory.
+    #[cfg(feature = "models")]
+    pub(crate) fn part(&self, part: usize) -> Self {
+        Self { first: part * self.blocks(), ..self.clone() }
     }
 
     /// Number of rows: output features.
@@ -92,7 +112,7 @@ impl InterleavedTernary {
 
     /// The words of a block, and its scales by group.
     pub(crate) fn block(&self, block: usize) -> (&[Lanes], &[[f32; LANES]]) {
-        let groups = self.groups();
+        let (groups, block) = (self.groups(), self.first + block);
         (
             &self.words[block * self.row_words()..][..self.row_words()],
             &self.scales[block * groups..][..groups],

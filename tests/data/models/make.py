@@ -18,8 +18,8 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM`, for MiniCPM too, `Qwen3_5ForCausalLM`); the f64 forward pass shares no code
-with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM`, for MiniCPM too, `Qwen3MoeForCausalLM`,
+`Qwen3_5ForCausalLM`); the f64 forward pass shares no code with it and is a cross-check. Maple's is the f64 forward pass. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
 
@@ -56,10 +56,16 @@ GEMMA3 = {
 QWEN35 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_act": "silu", "attention_bias": False}
 RECURRENT = "linear_attention"
 RATES = ["linear_attn.in_proj_a", "linear_attn.in_proj_b"]
+QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "attention_bias": False}
+MAPLE = {"architectures": ["MapleForCausalLM"], "model_type": "maple", "hidden_act": "silu", "use_bias": False}
 GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 WINDOW, WHOLE = "sliding_attention", "full_attention"
 # Of a head, one each pair.
 FACTORS = [1.0, 1.05, 1.2, 1.5, 2.1, 3.3, 5.0]
+
+
+def experts(count, used, inner, normalized):
+    return {"num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": inner, "norm_topk_prob": normalized}
 
 
 def shape(hidden, intermediate, layers, heads, kv_heads, head_dim, vocab):
@@ -207,6 +213,31 @@ CASES = {
         },
         "side": torch.bfloat16, "groups": 128, "seed": 15,
     },
+    # A mixture of experts whose weights add up to 1. No size is a multiple of 16.
+    "qwen3_moe": {
+        "config": QWEN3_MOE | shape(36, 99, 2, 4, 2, 14, 200) | experts(7, 3, 20, True) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "bos_token_id": 198, "eos_token_id": 199, "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 14,
+    },
+    # Weights that do not, and groups of 128 columns.
+    "qwen3_moe_groups": {
+        "config": QWEN3_MOE | shape(32, 8, 2, 2, 1, 16, 180) | experts(4, 2, 136, False) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "bos_token_id": 178, "eos_token_id": 179, "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 15,
+    },
+    # Clamped gates, and layers that rotate a part of each head where they see a window, and nothing elsewhere.
+    "maple": {
+        "config": MAPLE | shape(40, 99, 3, 4, 2, 20, 200) | experts(6, 2, 18, True) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 500.0, "partial_rotary_factor": 0.6, "sliding_window": 8, "layer_types": [WINDOW, WINDOW, WHOLE],
+            "nope_on_global_attention": True, "num_shared_experts": 0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "bos_token_id": 198, "eos_token_id": 199, "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 16,
+    },
 }
 
 
@@ -219,6 +250,8 @@ def is_recurrent(config, layer):
 
 def linears(config, layer):
     """The linear layers of a layer."""
+    if "num_experts" in config:
+        return LINEARS[:4] + [f"mlp.experts.{n}.{part}_proj" for n in range(config["num_experts"]) for part in ("gate", "up", "down")]
     if not is_recurrent(config, layer):
         return LINEARS
     return [f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "out_proj")] + LINEARS[4:]
@@ -236,11 +269,11 @@ def linear_shape(config, name):
         hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
         sizes = {"qkv": (2 * keys + values, hidden), "z": (values, hidden), "a": (heads, hidden), "b": (heads, hidden), "proj": (hidden, values)}
         return sizes[name.split("_")[-1]]
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    hidden, inner = config["hidden_size"], config.get("moe_intermediate_size", config["intermediate_size"])
     q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
     gated = 2 if config["model_type"] == "qwen3_5_text" else 1
     sizes = {"q": (gated * q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q), "down": (hidden, inner)}
-    return sizes.get(name.split(".")[1].removesuffix("_proj"), (inner, hidden))
+    return sizes.get(name.split(".")[-1].removesuffix("_proj"), (inner, hidden))
 
 
 def pack(codes):
@@ -285,7 +318,10 @@ def make_tensors(case):
         norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
         if bitnet:
             norms |= {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": config["intermediate_size"]}
-        if config["model_type"] == "qwen3" or hybrid and not is_recurrent(config, layer):
+        if "num_experts" in config:
+            router = rng.normal(0, 1.5 / np.sqrt(hidden), (config["num_experts"], hidden))
+            tensors[f"{prefix}mlp.gate.weight"] = torch.from_numpy(router).to(side)
+        if config["model_type"] in ("qwen3", "qwen3_moe", "maple") or hybrid and not is_recurrent(config, layer):
             norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
         if gemma:
             norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
@@ -330,6 +366,11 @@ def make_tensors(case):
     tensors["model.norm.weight"] = gains(hidden, 0 if less_one else 1)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)
+    if config["model_type"] == "maple":
+        tensors["model.word_embeddings.weight"] = tensors.pop("model.embed_tokens.weight")
+        # So that some gates and ups are clamped, and outputs are as large as elsewhere.
+        for name in [name for name in tensors if ".experts." in name]:
+            tensors[name] = tensors[name] * (0.25 if "down_proj" in name else 2.5)
     return tensors
 
 
@@ -378,10 +419,13 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantized.
-        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text", "granite", "qwen3_5_text") and "quantization_config" not in self.config
+        kinds = ("qwen3", "qwen3_moe", "maple", "minicpm", "llama", "gemma3_text", "granite", "qwen3_5_text")
+        self.floats = self.config["model_type"] in kinds and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
+        if self.config["model_type"] == "maple":
+            self.tensors["model.embed_tokens.weight"] = self.tensors.pop("model.word_embeddings.weight")
         self.linears = {name: self.read_linear(name) for layer in range(self.config["num_hidden_layers"])
                         for name in (f"model.layers.{layer}.{linear}" for linear in linears(self.config, layer))}
 
@@ -426,6 +470,9 @@ class Forward:
     def window(self, layer):
         """How many positions a token of a layer sees, where these are not all."""
         config = self.config
+        if config["model_type"] == "maple":
+            # Its own code counts the positions before a token.
+            return config["sliding_window"] + 1 if config["layer_types"][layer] == WINDOW else None
         if config["model_type"] != "gemma3_text":
             return None
         local = config["layer_types"][layer] == WINDOW if "layer_types" in config else (layer + 1) % config["sliding_window_pattern"] != 0
@@ -459,6 +506,8 @@ class Forward:
 
     def rotate(self, x, local=False):
         """x [heads, tokens, head_dim]"""
+        if self.config["model_type"] == "maple":
+            return self.rotate_part(x) if local else x
         angles = np.arange(x.shape[1])[:, None] * self.frequencies(local)
         scaling = self.config.get("rope_scaling") or {}
         factor = 0.1 * np.log(scaling["factor"]) + 1 if is_yarn(scaling) else 1
@@ -467,6 +516,15 @@ class Forward:
             factor = np.sqrt(1 + np.log(self.config["max_position_embeddings"] / original) / np.log(original))
         cos, sin = (factor * np.cos(angles)).astype(self.dtype), (factor * np.sin(angles)).astype(self.dtype)
         first, second, rest = np.split(x, [cos.shape[1], 2 * cos.shape[1]], -1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+    def rotate_part(self, x):
+        """Feature i of the first ones rotates with feature i + dims / 2."""
+        dims = int(self.config["head_dim"] * self.config["partial_rotary_factor"])
+        frequencies = self.config["rope_theta"] ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
+        angles = np.arange(x.shape[1])[:, None] * frequencies
+        cos, sin = np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
+        first, second, rest = np.split(x, [dims // 2, dims], -1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
     def attention(self, prefix, x):
@@ -478,7 +536,7 @@ class Forward:
             gate = products[0][:, 1::2].reshape(tokens, -1)
             products[0] = products[0][:, ::2]
         q, k, v = (product.swapaxes(0, 1) for product in products)
-        if config["model_type"] in ("qwen3", "gemma3_text", "qwen3_5_text"):
+        if config["model_type"] in ("qwen3", "qwen3_moe", "maple", "gemma3_text", "qwen3_5_text"):
             q, k = self.norm(f"{prefix}q_norm", q), self.norm(f"{prefix}k_norm", k)
         window = self.window(int(prefix.split(".")[2]))
         group = config["num_attention_heads"] // config["num_key_value_heads"]
@@ -522,8 +580,29 @@ class Forward:
         out = self.norm(f"{prefix}norm", out) * (z / (1 + np.exp(-z)))
         return self.linear(f"{prefix}out_proj", out.reshape(tokens, values))
 
+    def experts(self, prefix, x):
+        """The sum of each token's experts, by the weights that the router gives them."""
+        config, used = self.config, self.config["num_experts_per_tok"]
+        logits = x @ self.array(f"{prefix}gate.weight").T
+        order = np.argsort(-logits, -1, kind="stable")
+        ranked = np.take_along_axis(logits, order, -1)
+        # Where rounding could choose another expert: a logit is off by a hundred times as much as an activation.
+        self.code_margin = min(self.code_margin, (ranked[:, used - 1] - ranked[:, used]).min() / 100)
+        powers = np.exp(ranked - ranked[:, :1])
+        weights = powers[:, :used] / powers[:, :used if config["norm_topk_prob"] else None].sum(-1, keepdims=True)
+        out = np.zeros_like(x)
+        for expert in range(config["num_experts"]):
+            tokens, ranks = np.nonzero(order[:, :used] == expert)
+            if len(tokens):
+                out[tokens] += weights[tokens, ranks, None] * self.feed_forward(f"{prefix}experts.{expert}.", x[tokens])
+        return out
+
     def feed_forward(self, prefix, x):
+        if f"{prefix}gate.weight" in self.tensors:
+            return self.experts(prefix, x)
         gate, up = (self.linear(f"{prefix}{name}_proj", x) for name in ("gate", "up"))
+        if self.config["model_type"] == "maple":
+            gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
         if "hidden_activation" in self.config:
             out = gate * 0.5 * (1 + np.tanh(np.sqrt(self.dtype(2 / np.pi)) * (gate + self.dtype(0.044715) * gate**3))) * up
         else:
@@ -537,6 +616,7 @@ class Forward:
         self.code_margin = np.inf
         embedding, residual, head_factor = map(self.dtype, factors(self.config))
         x = self.array("model.embed_tokens.weight")[ids] * embedding
+        self.outputs = {"embed.out": x}
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}."
             mixer = (self.delta, "linear_attn.") if is_recurrent(self.config, layer) else (self.attention, "self_attn.")
@@ -547,9 +627,12 @@ class Forward:
                 x = x + self.norm(f"{prefix}post_feedforward_layernorm", fed)
                 continue
             x = x + residual * attended
-            x = x + residual * self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
+            fed = self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
+            x = x + residual * fed
+            self.outputs |= {f"layer{layer}.attn.out": attended, f"layer{layer}.mlp.out": fed, f"layer{layer}.out": x}
         head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
-        return self.norm("model.norm", x) * head_factor @ self.array(f"{head}.weight").T
+        self.outputs["final_norm.out"] = self.norm("model.norm", x)
+        return self.outputs["final_norm.out"] * head_factor @ self.array(f"{head}.weight").T
 
     def greedy_is_safe(self, ids):
         """Are all margins well above the threshold, no activation near a rounding boundary, and the tokens varied?"""
@@ -584,6 +667,9 @@ def nll(logits, ids):
 @torch.no_grad()
 def recorded(model, ids):
     """The outputs of modules, and the logits."""
+    if isinstance(model, Forward):
+        logits = model.logits(ids)
+        return {name: torch.from_numpy(value).float() for name, value in (model.outputs | {"logits": logits}).items()}
     outputs, hooks = {}, []
 
     def record(name, module):
@@ -610,6 +696,14 @@ def recorded(model, ids):
 @torch.no_grad()
 def greedy(model, ids):
     """Tokens and margins, with transformers' cache."""
+    if isinstance(model, Forward):
+        tokens, margins = [], []
+        for _ in range(STEPS):
+            logits = model.logits([*ids, *tokens])[-1]
+            second, first = np.sort(logits)[-2:]
+            tokens.append(int(logits.argmax()))
+            margins.append(float(first - second))
+        return tokens, margins
     inputs, past, tokens, margins = torch.tensor([ids.tolist()]), None, [], []
     for _ in range(STEPS):
         output = model(inputs, past_key_values=past, use_cache=True)
@@ -643,6 +737,9 @@ def granite(directory):
 
 
 def load(directory):
+    if json.loads((directory / "config.json").read_text())["model_type"] == "maple":
+        # It is not in transformers. Where it agrees with Qwen3-MoE, the forward pass is compared with that.
+        return Forward(directory, np.float64)
     if json.loads((directory / "config.json").read_text())["model_type"] == "minicpm":
         return granite(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()

@@ -292,3 +292,30 @@ fn transforms_and_gates_refuse_what_does_not_fit() {
     );
     assert!(encoder.is_empty());
 }
+
+#[test]
+fn experts_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = ternary(&mut rng(9), 12, 32).upload(context).unwrap();
+    let chosen = |len: usize| Tensor::<u32>::uninit(context, [len]).unwrap();
+    let x = unwritten(context, [2, 32]);
+    // Rows of five experts, none, and three for two tokens.
+    for (experts, len) in [(5, 4), (0, 4), (3, 3)] {
+        let chosen = chosen(len);
+        assert_invalid(bitnet::bitlinear_experts(&x, &w, experts, &chosen).forward(&mut encoder));
+    }
+    assert!(encoder.is_empty());
+    let narrow = unwritten(context, [2, 31]);
+    assert_shape(bitnet::bitlinear_experts(&narrow, &w, 3, &chosen(4)).forward(&mut encoder));
+    let y = unwritten(context, [4, 5]);
+    let op = bitnet::bitlinear_experts(&x, &w, 3, &chosen(4)).forward_into(&mut encoder, &y);
+    assert_shape(op);
+    let weights = unwritten(context, [2, 3]);
+    assert_shape(bitnet::experts_sum(&x, &weights).forward(&mut encoder));
+    assert_shape(bitnet::clamp_gates(&mut encoder, &narrow, 7.0));
+    for limit in [0.0, -1.0, f32::NAN] {
+        assert_invalid(bitnet::clamp_gates(&mut encoder, &x, limit));
+    }
+    assert!(encoder.is_empty());
+}

@@ -327,3 +327,20 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
     assert_invalid(LogitMasks::new(&table(1)).forward(&mut encoder, &logits, twice));
     assert!(encoder.is_empty());
 }
+
+#[test]
+fn route_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let logits = unwritten(context, [2, 9]);
+    for used in [0, 10, 17] {
+        assert_invalid(transformer::route(&logits, used).forward(&mut encoder));
+    }
+    assert_invalid(transformer::route(&unwritten(context, [1, 513]), 2).forward(&mut encoder));
+    assert_invalid(transformer::route(&unwritten(context, [2, 0]), 1).forward(&mut encoder));
+    let chosen = |rows: usize| Tensor::<u32>::uninit(context, [rows, 3]).unwrap();
+    let op = transformer::route(&logits, 3);
+    assert_shape(op.forward_into(&mut encoder, &chosen(1), &unwritten(context, [2, 3])));
+    assert_shape(op.forward_into(&mut encoder, &chosen(2), &unwritten(context, [2, 2])));
+    assert!(encoder.is_empty());
+}

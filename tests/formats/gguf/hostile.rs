@@ -50,8 +50,7 @@ fn unsupported_families_are_named() {
     for (name, words) in [
         ("qwen35moe", &[experts][..]),
         ("qwen3next", &["are fused", experts]),
-        ("qwen3moe", &[experts]),
-        ("maple", &[experts, "gates are clamped", "half of a head"]),
+        ("qwen2moe", &[experts]),
         ("qwen3vl", &[images]),
         ("qwen3vlmoe", &[images, experts]),
         ("clip", &[images]),

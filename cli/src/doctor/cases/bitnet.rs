@@ -29,9 +29,12 @@ pub const CASES: &[Case] = &[
     case("bitnet::bitlinear_int", bitlinear_int),
     case("bitnet::bitlinear_int_quantized", bitlinear_int_quantized),
     case("bitnet::bitlinear_block_float", bitlinear_block_float),
+    case("bitnet::bitlinear_experts", bitlinear_experts),
+    case("bitnet::experts_sum", experts_sum),
     case("bitnet::norm_bitlinear", norm_bitlinear),
     case("bitnet::norm_bitlinear_gated", norm_bitlinear_gated),
     case("bitnet::norm_bitlinear_block_float", norm_bitlinear_block_float),
+    case("bitnet::clamp_gates", clamp_gates),
     case("bitnet::dequantize", dequantize),
     case("bitnet::fake_quantize_activations", fake_quantize_activations),
     case("bitnet::fake_quantize_backward", fake_quantize_backward),
@@ -177,6 +180,46 @@ fn bitlinear_block_float(t: &mut Trial) -> Result<()> {
     let y = BitLinear::new(&w.upload(&t.context)?).forward(&mut t.encoder, &rounded)?;
     reference::quantize_block_float(&mut x, columns, w.group())?;
     t.same(&y, by_row(&x, columns, |row| reference::bitlinear_block_float(row, &w))?);
+    Ok(())
+}
+
+fn bitlinear_experts(t: &mut Trial) -> Result<()> {
+    let (tokens, used, rows, columns) = (3, 2, 35, 300);
+    let (x, w) = (t.floats(tokens * columns), ternary(t, 5 * rows, columns, Some(128))?);
+    let chosen = t.ids(tokens * used, 5);
+    let x_there = t.context.upload(&x, [tokens, columns])?;
+    let chosen_there = t.context.upload(&chosen, [tokens, used])?;
+    let y = bitnet::bitlinear_experts(&x_there, &w.upload(&t.context)?, 5, &chosen_there)
+        .forward(&mut t.encoder)?;
+    let mut expected = Vec::new();
+    for (i, &expert) in chosen.iter().enumerate() {
+        let all = reference::bitlinear_expert(&x[i / used * columns..][..columns], &w, false)?;
+        expected.extend_from_slice(&all[expert as usize * rows..][..rows]);
+    }
+    t.same(&y, expected);
+    Ok(())
+}
+
+fn clamp_gates(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (3, 37);
+    let mut x: Vec<f32> = t.floats(tokens * 2 * features).iter().map(|v| v * 20.0).collect();
+    let there = t.context.upload(&x, [tokens, 2 * features])?;
+    bitnet::clamp_gates(&mut t.encoder, &there, 7.0)?;
+    reference::clamp_gates(&mut x, features, 7.0);
+    t.same(&there, x);
+    Ok(())
+}
+
+fn experts_sum(t: &mut Trial) -> Result<()> {
+    let (tokens, used, columns) = (3, 4, 37);
+    let (x, weights) = (t.floats(tokens * used * columns), t.floats(tokens * used));
+    let x_there = t.context.upload(&x, [tokens * used, columns])?;
+    let weights_there = t.context.upload(&weights, [tokens, used])?;
+    let y = bitnet::experts_sum(&x_there, &weights_there).forward(&mut t.encoder)?;
+    let rows = x.chunks(used * columns).zip(weights.chunks(used));
+    let expected: Vec<f32> =
+        rows.flat_map(|(x, weights)| reference::experts_sum(x, weights)).collect();
+    t.near(&y, &expected, SUM);
     Ok(())
 }
 

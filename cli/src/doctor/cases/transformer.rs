@@ -39,6 +39,7 @@ pub const CASES: &[Case] = &[
     case("transformer::rms_norm_heads", rms_norm_heads),
     case("transformer::rope", rope),
     case("transformer::rotate", rotate),
+    case("transformer::route", route),
     case("transformer::sample", sample),
     case("transformer::top_k", top_k),
 ];
@@ -324,6 +325,22 @@ fn sample(t: &mut Trial) -> Result<()> {
         .zip(&draws)
         .map(|(row, (options, seed))| reference::sample(row, *seed, 9, options));
     t.same(&chosen, expected.collect::<bitnet_wgpu::Result<_>>()?);
+    Ok(())
+}
+
+fn route(t: &mut Trial) -> Result<()> {
+    let (tokens, experts, used) = (3, 20, 4);
+    // A few values, so that many are equal to others.
+    let logits: Vec<f32> =
+        t.floats(tokens * experts).into_iter().map(|v| (v * 9.0).round()).collect();
+    let (chosen, weights) =
+        transformer::route(&t.context.upload(&logits, [tokens, experts])?, used)
+            .forward(&mut t.encoder)?;
+    let rows = logits.chunks(experts).map(|row| reference::route(row, used, true));
+    let rows = rows.collect::<bitnet_wgpu::Result<Vec<_>>>()?;
+    let (expected_chosen, expected): (Vec<u32>, Vec<f32>) = rows.into_iter().flatten().unzip();
+    t.same(&chosen, expected_chosen);
+    t.near(&weights, &expected, SUM);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crate::model::load::files::{self, ModelFiles};
 
 /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is
 /// the package.)
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 10] = [
     "assets/tales-22m",
     "tests/data/models/odd",
     "tests/data/models/newer",
@@ -13,6 +13,8 @@ const MODELS: [&str; 8] = [
     "tests/data/models/trilm",
     "tests/data/models/normed",
     "tests/data/models/gemma3",
+    "tests/data/models/qwen3_moe",
+    "tests/data/models/maple",
     "tests/data/models/qwen35",
 ];
 

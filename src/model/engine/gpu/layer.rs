@@ -2,6 +2,7 @@
 //! time, it is recorded for all.
 
 use super::{
+    experts::ExpertScratch,
     graph::{GpuModel, Input, Memory},
     linear::{GpuStack, Prepared, fits, gated, side_by_side},
 };
@@ -36,6 +37,7 @@ pub(super) struct Scratch {
     gated: Prepared,
     /// What is normed before it is added to the residual stream, `[rows, hidden]`.
     added: Option<Tensor<f32>>,
+    experts: Option<ExpertScratch>,
 }
 
 impl Scratch {
@@ -68,6 +70,7 @@ impl GpuModel {
         let width = c.heads * c.head_dim;
         let added = self.layers.iter().any(GpuLayer::norms_sums);
         Ok(Scratch {
+            experts: self.expert_scratch(rows)?,
             x,
             normed: self.prepared([rows, c.hidden], Source::Stream)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
@@ -138,7 +141,15 @@ impl GpuModel {
                     (after, Source::Attention)
                 }
                 (LayerStep::Gate, _) => self.gate(encoder, s, after)?,
-                (LayerStep::Norm(_) | LayerStep::Add, _) => return Err(no_order()),
+                (LayerStep::Norm(gain), [LayerStep::Experts(experts), after @ ..]) => {
+                    let (y, left) = s.output((after, source));
+                    let experts = (experts, s.experts.as_ref());
+                    self.experts(encoder, s.input(source).0, gain, experts, y)?;
+                    left
+                }
+                (LayerStep::Norm(_) | LayerStep::Experts(_) | LayerStep::Add, _) => {
+                    return Err(no_order());
+                }
                 (
                     LayerStep::KeepGate
                     | LayerStep::OutputGate

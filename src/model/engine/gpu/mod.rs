@@ -1,6 +1,7 @@
 //! The model on a GPU: its weights and the recording of its operations, and sessions that submit
 //! them.
 
+mod experts;
 mod graph;
 mod layer;
 mod linear;

@@ -2,9 +2,11 @@
 
 mod bitlinear;
 mod bitlinear_block_float;
+mod bitlinear_experts;
 mod bitlinear_float;
 mod bitlinear_int;
 mod bitlinear_int_quantized;
+mod clamp_gates;
 mod decoded;
 mod dequantize;
 mod dequantize_int;
@@ -40,6 +42,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_block_float", Kernels, bitlinear_block_float::cases),
     ("bitnet::bitlinear_block_float_fused", Kernels, bitlinear_block_float::fused),
     ("bitnet::bitlinear_block_float_gates", Kernels, bitlinear_block_float::gates),
+    ("bitnet::bitlinear_experts", Kernels, bitlinear_experts::cases),
     ("bitnet::bitlinear_float", KernelsAndReference, bitlinear_float::cases),
     ("bitnet::bitlinear_float_with", Kernels, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndReference, bitlinear::groups),
@@ -49,9 +52,11 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_int_quantized_with", Kernels, bitlinear_int_quantized::finished),
     ("bitnet::bitlinear_int_with", Kernels, bitlinear_int::finished),
     ("bitnet::bitlinear_with", Kernels, bitlinear::finished),
+    ("bitnet::clamp_gates", Wgsl, clamp_gates::cases),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::experts_sum", KernelsAndReference, bitlinear_experts::sums),
     ("bitnet::fake_quantize_activations", Kernels, fake_quantize::activations),
     ("bitnet::fake_quantize_backward", Wgsl, fake_quantize::backward),
     ("bitnet::fake_quantize_weights", Kernels, fake_quantize::weights),

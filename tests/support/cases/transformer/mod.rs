@@ -14,6 +14,7 @@ mod rms_norm;
 mod rms_norm_heads;
 mod rope;
 mod rotate;
+mod route;
 mod sample;
 mod top_k;
 
@@ -41,6 +42,7 @@ pub const OPS: Family = &[
     ("transformer::rms_norm_heads", Kernels, rms_norm_heads::cases),
     ("transformer::rope", Kernels, rope::cases),
     ("transformer::rotate", WgslAndReference, rotate::cases),
+    ("transformer::route", Kernels, route::cases),
     ("transformer::sample", Wgsl, sample::cases),
     ("transformer::top_k", Kernels, top_k::cases),
 ];
