@@ -4,7 +4,6 @@ use super::{
     config::ModelConfig,
     config_json::is_bitnet,
     embedding::EmbeddingDefaults,
-    expert_tensors::{own_names, projections},
     float_weights::{self, FloatWeights},
     format_error::FormatError,
     generation::GenerationDefaults,
@@ -15,21 +14,16 @@ use super::{
     safetensors::{SafeTensors, TensorBytes},
     scale_rule::{self, ScaleRule},
     shards::Shards,
-    tensors::{self, linear_names, tensor_names},
 };
 use crate::{
     error::{Result, at},
     files::display,
-    weights::{
-        dense::{DenseElement, PackedDense},
-        ternary::{packed::PackedTernary, scales::Scales},
-    },
+    weights::ternary::{packed::PackedTernary, scales::Scales},
 };
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::{
-    collections::HashSet,
     path::{Path, PathBuf},
     sync::Once,
 };
@@ -48,15 +42,15 @@ use std::{
 /// # }
 /// ```
 pub struct Checkpoint {
-    directory: PathBuf,
-    shards: Shards,
+    pub(super) directory: PathBuf,
+    pub(super) shards: Shards,
     json: Value,
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     /// None where neither config.json nor the scales say it.
     rule: Option<ScaleRule>,
     float_weights: FloatWeights,
     /// In what MLX has written.
-    mlx: Option<Settings>,
+    pub(super) mlx: Option<Settings>,
     /// Whether nothing says how activations are computed.
     unsaid: bool,
     said: Once,
@@ -344,7 +338,7 @@ impl Checkpoint {
     }
 
     /// How a weight is stored, where it is in MLX's words.
-    fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
+    pub(super) fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
         self.mlx
             .as_ref()
             .filter(|_| weight.dtype == Dtype::U32)
@@ -352,13 +346,13 @@ impl Checkpoint {
     }
 
     /// Stored rows and columns of weights.
-    fn size(&self, weight: &TensorBytes<'_>) -> Result<(usize, usize)> {
+    pub(super) fn size(&self, weight: &TensorBytes<'_>) -> Result<(usize, usize)> {
         let (rows, columns) = weight.matrix()?;
         Ok((rows, self.affine_of(weight).map_or(columns, |affine| affine.columns(columns))))
     }
 
     /// What `read` makes of a weight in MLX's words, with what belongs to it.
-    fn with_groups<T>(
+    pub(super) fn with_groups<T>(
         &self,
         name: &str,
         weight: &TensorBytes<'_>,
@@ -418,7 +412,7 @@ impl Checkpoint {
     }
 
     /// The name under which the file stores a tensor: the usual one, or an alias.
-    fn stored(&self, name: &str) -> String {
+    pub(super) fn stored(&self, name: &str) -> String {
         let own = if is_bare(name) { name.to_owned() } else { format!("{name}.weight") };
         let alias = ALIASES.iter().find_map(|(new, old)| {
             name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight"))
@@ -430,128 +424,9 @@ impl Checkpoint {
     }
 }
 
-impl ModelFile for Checkpoint {
-    fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    fn check_unused(&self) -> Result<()> {
-        let (names, mut used) = (tensor_names(&self.config), HashSet::new());
-        if !names.iter().all(|name| self.contains(name)) {
-            // What is missing says more; reading it names it.
-            return Ok(());
-        }
-        let count = self.config.experts.map_or(0, |experts| experts.count);
-        let own = |name: &String| own_names(name, count).map(Vec::from_iter);
-        used.extend(
-            names
-                .iter()
-                .filter_map(own)
-                .flatten()
-                .flat_map(|own| ["weight", "weight_scale"].map(|part| format!("{own}.{part}"))),
-        );
-        used.extend(linear_names(&self.config).map(|name| format!("{name}.weight_scale")));
-        for name in names {
-            if projections(&name).is_some() {
-                used.insert(name);
-                continue;
-            }
-            let stored = self.stored(&name);
-            if self.mlx.is_some() && self.shards.dtype(&stored) == Some(Dtype::U32) {
-                used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
-            }
-            used.insert(stored);
-        }
-        // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
-        let copy = |name: &str| {
-            name.ends_with(".rotary_emb.inv_freq")
-                || self.config.tied_head && name == "lm_head.weight"
-        };
-        let unused = self.names().into_iter().filter(|name| !used.contains(name) && !copy(name));
-        tensors::unused(unused).map_err(|problem| problem.at(&self.directory))
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        let count = self.config.experts.map_or(0, |experts| experts.count);
-        if let Some(mut own) = own_names(name, count) {
-            return self.shards.contains(name)
-                || own.all(|own| self.shards.contains(&format!("{own}.weight")));
-        }
-        self.shards.contains(&self.stored(name))
-    }
-
-    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
-        match projections(name) {
-            Some(_) => self.experts(name, rows, columns),
-            None => self.matrix_of(name, rows, columns),
-        }
-    }
-
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let tensor = self.tensor(&self.stored(name))?;
-        let mut gains = match tensor.shape {
-            &[found] if found == len => tensor.to_f32()?,
-            shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
-        };
-        if self.config.family().gains_less_one && !is_whole(name) {
-            gains.iter_mut().for_each(|gain| *gain += 1.0);
-        }
-        if name.ends_with(".A_log") {
-            gains.iter_mut().for_each(|gain| *gain = -gain.exp());
-        }
-        tensors::finite(self.config.rotary_gains(name, gains), |what| tensor.error(what))
-    }
-
-    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
-        let tensor = self.tensor(&self.stored(name))?;
-        if self.size(&tensor)? != (rows, columns) {
-            return Err(tensor
-                .error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
-        }
-        if let Some(affine) = self.affine_of(&tensor) {
-            let matrix =
-                self.with_groups(name, &tensor, |matrix| affine.dense(matrix, rows, columns))?;
-            return tensors::finite_matrix(matrix, |what| tensor.error(what));
-        }
-        let element = match tensor.dtype {
-            Dtype::F32 => DenseElement::F32,
-            Dtype::F16 => DenseElement::F16,
-            Dtype::BF16 => DenseElement::Bf16,
-            other => {
-                return Err(tensor.unsupported(format!("is {other}; F32, BF16 or F16 is needed")));
-            }
-        };
-        let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes)
-            .map_err(|e| tensor.error(e))?;
-        tensors::finite_matrix(matrix, |what| tensor.error(what))
-    }
-
-    fn ternary_table(
-        &self,
-        name: &str,
-        rows: usize,
-        columns: usize,
-    ) -> Result<Option<PackedTernary>> {
-        let tensor = self.tensor(&self.stored(name))?;
-        let Some(affine) = self.affine_of(&tensor) else { return Ok(None) };
-        if self.size(&tensor)? != (rows, columns) {
-            return Err(tensor
-                .error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
-        }
-        // With other biases, or with the integer 3, it is none.
-        Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
-    }
-}
-
 /// Returns whether a tensor is stored under its name alone.
 fn is_bare(name: &str) -> bool {
     name.ends_with(".A_log") || name.ends_with(".dt_bias")
-}
-
-/// Returns whether a vector of a family whose gains are stored less 1 is stored as it is: the norms
-/// of linear layers, and what recurrent layers have.
-fn is_whole(name: &str) -> bool {
-    name.ends_with("_proj.norm") || name.contains(".linear_attn.")
 }
 
 /// Rounds a scale to the type of the tensor that it multiplies, as transformers and MLX have it.

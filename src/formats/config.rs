@@ -12,8 +12,10 @@ use super::{
     rope::RopeScaling,
 };
 use crate::{
+    error::Result as CrateResult,
     limits::files::{MOST_LAYERS, MOST_SIZE},
     visibility::internal_fields,
+    weights::ternary::packed::PackedTernary,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -138,7 +140,7 @@ impl ModelConfig {
         self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
         self.check_hybrid()?;
         self.check_experts()?;
-        self.rotary.map_or(Ok(()), |rotary| rotary.check(&self))?;
+        self.rotary.map_or(Ok(()), |rotary| rotary.check(self.head_dim, self.rope_scaling))?;
         let widths = self.input_widths();
         self.hadamard
             .as_ref()
@@ -188,10 +190,42 @@ impl ModelConfig {
         }
     }
 
+    /// Moves the rows of queries and keys where a part of a head rotates.
+    pub(super) fn rotary_rows(
+        &self,
+        name: &str,
+        matrix: PackedTernary,
+    ) -> CrateResult<PackedTernary> {
+        match self.rotary {
+            Some(rotary) => rotary.rows(name, matrix, self.head_dim),
+            None => Ok(matrix),
+        }
+    }
+
+    /// Moves the gains of heads where a part of them rotates.
+    pub(super) fn rotary_gains(&self, name: &str, gains: Vec<f32>) -> Vec<f32> {
+        match self.rotary {
+            Some(rotary) => rotary.gains(name, gains, self.head_dim),
+            None => gains,
+        }
+    }
+
     /// The family has experts, or the configuration has none.
     pub(super) fn check_experts(&self) -> Result<(), String> {
         match (self.experts, self.family().has_experts()) {
-            (Some(experts), true) => experts.check(self),
+            (Some(experts), true) => {
+                experts.check()?;
+                for (what, present) in [
+                    ("norms before linear layers", self.projection_norms),
+                    ("sub-norms", self.sub_norms),
+                    ("rotated weights", self.hadamard.is_some()),
+                ] {
+                    if present {
+                        return Err(format!("a mixture of experts with {what} is not supported"));
+                    }
+                }
+                Ok(())
+            }
             (None, false) => Ok(()),
             (Some(_), false) => Err(format!("`{}` has no experts", self.architecture)),
             (None, true) => Err("the number of experts is missing".into()),

@@ -1,7 +1,6 @@
 //! Mixtures of experts: feed-forward blocks of which every token uses some.
 
 use super::{
-    config::ModelConfig,
     format_error::{FormatError, unsupported},
     gguf::keys::Keys as GgufKeys,
     json::Keys,
@@ -35,8 +34,8 @@ pub struct MixtureOfExperts {
 }
 
 impl MixtureOfExperts {
-    /// Checks it for a model of this configuration.
-    pub(super) fn check(self, c: &ModelConfig) -> Result<(), String> {
+    /// Checks its numbers.
+    pub(super) fn check(self) -> Result<(), String> {
         let Self { count, used, gate_limit, .. } = self;
         if let Some(limit) = gate_limit.filter(|limit| !(*limit > 0.0 && limit.is_finite())) {
             return Err(format!("the limit of gates is {limit}; a positive number is needed"));
@@ -50,25 +49,16 @@ impl MixtureOfExperts {
                 count.min(MOST_EXPERTS_USED)
             ));
         }
-        for (what, present) in [
-            ("norms before linear layers", c.projection_norms),
-            ("sub-norms", c.sub_norms),
-            ("rotated weights", c.hadamard.is_some()),
-        ] {
-            if present {
-                return Err(format!("a mixture of experts with {what} is not supported"));
-            }
-        }
         Ok(())
     }
 
-    /// Reads the keys of config.json that transformers' Qwen3-MoE has, and sets the feed-forward
-    /// size to that of an expert.
+    /// Reads the keys of config.json that transformers' Qwen3-MoE has: the experts, and their
+    /// feed-forward size, which is `intermediate` where none is said.
     pub(super) fn read_json(
         json: Keys<'_>,
-        c: &mut ModelConfig,
+        intermediate: usize,
         (count, used, normalized): (usize, usize, bool),
-    ) -> Result<(), FormatError> {
+    ) -> Result<(Self, usize), FormatError> {
         let sparse = json.get("decoder_sparse_step").is_none_or(|step| step.as_u64() == Some(1));
         let dense = json
             .get("mlp_only_layers")
@@ -83,20 +73,20 @@ impl MixtureOfExperts {
                 return unsupported(format!("{key} is {size}: shared experts are not supported"));
             }
         }
-        c.intermediate = json.size("moe_intermediate_size", Some(c.intermediate))?;
+        let intermediate = json.size("moe_intermediate_size", Some(intermediate))?;
         let key = "norm_topk_prob";
         let normalized = if json.get(key).is_some() { json.flag(key)? } else { normalized };
-        c.experts = Some(Self {
+        let experts = Self {
             count: json.size("num_experts", Some(count))?,
             used: json.size("num_experts_per_tok", Some(used))?,
             normalized,
             gate_limit: None,
-        });
-        Ok(())
+        };
+        Ok((experts, intermediate))
     }
 
-    /// Reads the keys of GGUF files, and sets the feed-forward size to that of an expert.
-    pub(super) fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
+    /// Reads the keys of GGUF files: the experts, and their feed-forward size.
+    pub(super) fn read_gguf(keys: GgufKeys<'_>) -> Result<(Self, usize), FormatError> {
         for key in ["expert_shared_count", "expert_shared_feed_forward_length"] {
             let (key, value) = keys.get(key);
             if value.is_some_and(|value| value.as_u64() != Some(0)) {
@@ -113,13 +103,13 @@ impl MixtureOfExperts {
         if scale != 1.0 && scale != 0.0 {
             return unsupported(format!("{key} is {scale}; only 1 is supported"));
         }
-        c.intermediate = keys.size("expert_feed_forward_length", None)?;
-        c.experts = Some(Self {
+        let intermediate = keys.size("expert_feed_forward_length", None)?;
+        let experts = Self {
             count: keys.size("expert_count", None)?,
             used: keys.size("expert_used_count", None)?,
             normalized: true,
             gate_limit: None,
-        });
-        Ok(())
+        };
+        Ok((experts, intermediate))
     }
 }

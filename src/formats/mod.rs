@@ -9,6 +9,7 @@
 //! that is truncated meanwhile.
 
 pub(crate) mod checkpoint;
+mod checkpoint_model;
 pub(crate) mod config;
 mod config_json;
 mod embedding;

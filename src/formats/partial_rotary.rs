@@ -1,14 +1,11 @@
 //! Heads of which a part rotates.
 
 use super::{
-    config::ModelConfig,
     format_error::{FormatError, unsupported},
     json::Keys,
+    rope::RopeScaling,
 };
-use crate::{
-    error::Result as CrateResult, formats::rope::RopeScaling,
-    weights::ternary::packed::PackedTernary,
-};
+use crate::{error::Result as CrateResult, weights::ternary::packed::PackedTernary};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -30,16 +27,15 @@ pub struct PartialRotary {
 }
 
 impl PartialRotary {
-    /// Checks it for a model of this configuration.
-    pub(super) fn check(self, c: &ModelConfig) -> Result<(), String> {
+    /// Checks it for heads of `head_dim`.
+    pub(super) fn check(self, head_dim: usize, scaling: RopeScaling) -> Result<(), String> {
         let Self { dims, .. } = self;
-        if dims == 0 || dims > c.head_dim || !dims.is_multiple_of(2) {
+        if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
             return Err(format!(
-                "{dims} features of heads of {} rotate; an even number up to that is needed",
-                c.head_dim
+                "{dims} features of heads of {head_dim} rotate; an even number up to that is needed"
             ));
         }
-        match c.rope_scaling {
+        match scaling {
             RopeScaling::None => Ok(()),
             _ => Err("rotary scaling of a part of a head is not supported".into()),
         }
@@ -56,39 +52,32 @@ impl PartialRotary {
         }
     }
 
+    /// Moves the rows of queries and keys.
+    pub(super) fn rows(
+        self,
+        name: &str,
+        matrix: PackedTernary,
+        size: usize,
+    ) -> CrateResult<PackedTernary> {
+        if !Self::rotates(name) || !matrix.rows().is_multiple_of(size) {
+            return Ok(matrix);
+        }
+        matrix.reorder_rows(|row| row / size * size + self.stored(row % size, size))
+    }
+
+    /// Moves the gains of heads.
+    pub(super) fn gains(self, name: &str, gains: Vec<f32>, size: usize) -> Vec<f32> {
+        if !Self::rotates(name) || gains.len() != size {
+            return gains;
+        }
+        (0..size).map(|feature| gains[self.stored(feature, size)]).collect()
+    }
+
     /// Whether a tensor of this name has features of queries or keys.
     fn rotates(name: &str) -> bool {
         ["q_proj", "k_proj", "q_norm", "k_norm"]
             .iter()
             .any(|end| name.ends_with(&format!("self_attn.{end}")))
-    }
-}
-
-impl ModelConfig {
-    /// Moves the rows of queries and keys where a part of a head rotates.
-    pub(super) fn rotary_rows(
-        &self,
-        name: &str,
-        matrix: PackedTernary,
-    ) -> CrateResult<PackedTernary> {
-        let size = self.head_dim;
-        match self.rotary.filter(|_| PartialRotary::rotates(name)) {
-            Some(rotary) if matrix.rows().is_multiple_of(size) => {
-                matrix.reorder_rows(|row| row / size * size + rotary.stored(row % size, size))
-            }
-            _ => Ok(matrix),
-        }
-    }
-
-    /// Moves the gains of heads where a part of them rotates.
-    pub(super) fn rotary_gains(&self, name: &str, gains: Vec<f32>) -> Vec<f32> {
-        match self.rotary.filter(|_| PartialRotary::rotates(name)) {
-            Some(rotary) if gains.len() == self.head_dim => {
-                let size = gains.len();
-                (0..size).map(|feature| gains[rotary.stored(feature, size)]).collect()
-            }
-            _ => gains,
-        }
     }
 }
 

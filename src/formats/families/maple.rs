@@ -60,7 +60,7 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
             return unsupported(format!("{key} is false, which is not supported"));
         }
     }
-    MixtureOfExperts::read_json(json, c, (256, 8, true))?;
+    let experts = MixtureOfExperts::read_json(json, c.intermediate, (256, 8, true))?;
     let kind = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),
@@ -76,11 +76,11 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
     // The model's own code counts the positions before a token.
     let window = json.size("sliding_window", Some(WINDOW))? + 1;
     let dims = partial_rotary::dims(json, c.head_dim, FACTOR)?;
-    finish(c, local, window, dims)
+    finish(c, experts, (local, window), dims)
 }
 
 fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
-    MixtureOfExperts::read_gguf(keys, c)?;
+    let experts = MixtureOfExperts::read_gguf(keys)?;
     let limit = keys.get("swiglu_clamp_exp").1;
     let is_limit = |value: f64| value as f32 == LIMIT;
     if limit.is_some_and(|limit| match limit.as_array() {
@@ -105,19 +105,18 @@ fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError>
         _ => keys.size("rope.dimension_count", None)?,
     };
     c.rope_theta = keys.float("rope.freq_base_swa", Some(c.rope_theta))?;
-    finish(c, local, window, dims)
+    finish(c, experts, (local, window), dims)
 }
 
 fn finish(
     c: &mut ModelConfig,
-    local: Vec<bool>,
-    window: usize,
+    (experts, intermediate): (MixtureOfExperts, usize),
+    (local, window): (Vec<bool>, usize),
     dims: usize,
 ) -> Result<(), FormatError> {
     c.local = LocalLayers::of(local, c.layers, window, c.rope_theta)?;
     c.rotary = Some(PartialRotary { dims, local_only: true });
-    if let Some(experts) = &mut c.experts {
-        experts.gate_limit = Some(LIMIT);
-    }
+    c.experts = Some(MixtureOfExperts { gate_limit: Some(LIMIT), ..experts });
+    c.intermediate = intermediate;
     Ok(())
 }

@@ -43,9 +43,14 @@ pub static FAMILY: Family = Family {
 };
 
 fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
-    MixtureOfExperts::read_json(json, c, (128, 8, false))
+    let (experts, intermediate) =
+        MixtureOfExperts::read_json(json, c.intermediate, (128, 8, false))?;
+    (c.experts, c.intermediate) = (Some(experts), intermediate);
+    Ok(())
 }
 
 fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
-    MixtureOfExperts::read_gguf(keys, c)
+    let (experts, intermediate) = MixtureOfExperts::read_gguf(keys)?;
+    (c.experts, c.intermediate) = (Some(experts), intermediate);
+    Ok(())
 }

@@ -127,6 +127,36 @@ impl GgufModel {
         }
     }
 
+    /// Reads a stack of all experts' matrices, `[rows, columns]`, of which each expert has
+    /// `rows / experts`.
+    ///
+    /// # Errors
+    /// As [`ModelFile::linear`](super::ModelFile::linear), of each matrix.
+    fn experts(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        let count = self.config.experts.map_or(1, |experts| experts.count);
+        let stored = gguf_names(name).unwrap_or_default();
+        let shape = [rows / count / stored.len().max(1), columns];
+        let mut projections = Vec::new();
+        for stored in &stored {
+            let all = self.file.tensor(&format!("{stored}.weight"))?;
+            if all.shape != [count, shape[0], columns] {
+                return Err(all.error(format!(
+                    "has shape {:?}; [{count}, {}, {columns}] is needed",
+                    all.shape, shape[0]
+                )));
+            }
+            let beside = format!("{stored}.scale");
+            if self.file.contains(&beside) {
+                let problem = "is a scale of experts beside their matrices, which is not supported";
+                return Err(self.file.tensor(&beside)?.unsupported(problem));
+            }
+            let read = |expert: usize| self.matrix_in(&all.part(expert, &shape)?);
+            projections.push((0..count).map(read).collect::<Result<Vec<_>>>()?);
+        }
+        let of = |expert: usize| projections.iter().map(move |parts| &parts[expert]);
+        PackedTernary::concat(&(0..count).flat_map(of).collect::<Vec<_>>())
+    }
+
     fn stored(&self, name: &str) -> String {
         stored(name, self.config.family())
     }

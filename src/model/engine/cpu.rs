@@ -2,6 +2,7 @@
 //! threads.
 
 use super::{
+    cpu_experts::ExpertModel,
     delta_cpu::{self, DeltaState, LayerMemory},
     interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
     layers::{HostEnds, HostLayer, HostTable},
@@ -192,7 +193,10 @@ impl CpuModel {
                     let model = (&self.config, self.isa);
                     (Some(delta_cpu::step(model, step, input, &mut kept, caches)?), after)
                 }
-                (LayerStep::Experts(experts), _) => (Some(self.experts(input, experts)?), after),
+                (LayerStep::Experts(experts), _) => {
+                    let model = ExpertModel { config: &self.config, isa: self.isa };
+                    (Some(model.forward(input, experts)?), after)
+                }
                 (LayerStep::Add, _) => {
                     x.iter_mut().zip(value.iter().flatten()).for_each(|(x, y)| *x += y);
                     (None, after)

@@ -1,10 +1,9 @@
 //! Mixtures of experts on the CPU. Only the weights of used experts are read.
 
-use super::cpu::CpuModel;
 use crate::{
-    cpu,
+    cpu::{self, isa::Isa},
     error::{Error, Result},
-    formats::tensors::Experts,
+    formats::{ModelConfig, tensors::Experts},
     ops::{bitnet::host_activations::HostActivations, host},
     weights::ternary::interleaved::InterleavedTernary,
 };
@@ -19,14 +18,20 @@ struct Share {
     output: Vec<f32>,
 }
 
-impl CpuModel {
+/// What computes the experts of a model.
+pub(super) struct ExpertModel<'a> {
+    pub config: &'a ModelConfig,
+    pub isa: Isa,
+}
+
+impl ExpertModel<'_> {
     /// The sum of the used experts of each token, `[tokens, hidden]`: of an expert
     /// weight·down(act(gate)·up), added in the order of the router's logits, the largest first.
     /// What comes of a token does not depend on others.
     ///
     /// # Errors
     /// [`Error::Invalid`] for router logits that are not finite.
-    pub(super) fn experts(
+    pub(super) fn forward(
         &self,
         x: &[f32],
         experts: &Experts<InterleavedTernary, Vec<f32>>,

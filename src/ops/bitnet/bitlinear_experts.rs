@@ -376,12 +376,11 @@ impl ExpertsSum<'_> {
 pub(crate) mod reference {
     use super::*;
     use crate::{
-        ops::{
-            bitnet::{
-                bitlinear::reference::bitlinear_quantized,
-                bitlinear_block_float::reference::bitlinear_block_float,
-            },
-            host,
+        ops::bitnet::{
+            bitlinear::reference::bitlinear_quantized,
+            bitlinear_block_float::reference::bitlinear_block_float,
+            quantize_activations::host::quantize_activations,
+            quantize_block_float::host::quantize_block_float,
         },
         weights::ternary::packed::PackedTernary,
     };
@@ -393,10 +392,10 @@ pub(crate) mod reference {
     /// [`Error::Length`] if it has another length.
     pub fn bitlinear_expert(x: &[f32], w: &PackedTernary, int8: bool) -> Result<Vec<f32>> {
         if int8 {
-            return bitlinear_quantized(&host::quantize_activations(x, 1, w.columns())?, w);
+            return bitlinear_quantized(&quantize_activations(x, 1, w.columns())?, w);
         }
         let mut rounded = x.to_vec();
-        host::quantize_block_float(&mut rounded, w.columns(), w.group())?;
+        quantize_block_float(&mut rounded, w.columns(), w.group())?;
         bitlinear_block_float(&rounded, w)
     }
 
