@@ -59,7 +59,7 @@ impl Hybrid {
         if rotates { 1.0 / theta.powf((2 * pair) as f32 / self.rotary as f32) } else { 0.0 }
     }
 
-    /// The first layer of attention, which [`Self::check`] says that there is.
+    /// The first layer of attention, of which `check` says that there is one.
     pub fn first_attention(&self) -> usize {
         self.recurrent.iter().position(|recurrent| !recurrent).unwrap_or(0)
     }
