@@ -1,6 +1,11 @@
 //! Layers that see a window of the context only.
 
+use super::{
+    format_error::{FormatError, unsupported},
+    json::Keys,
+};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 #[cfg(feature = "models")]
 use std::ops::Range;
 
@@ -18,6 +23,23 @@ pub struct LocalLayers {
 }
 
 impl LocalLayers {
+    /// Returns for each layer whether `layer_types` of config.json says `own`, and not
+    /// `full_attention`; none where config.json does not list them.
+    pub(super) fn of_types(json: Keys<'_>, own: &str) -> Result<Option<Vec<bool>>, FormatError> {
+        let kind = |kind: &Value| match kind.as_str() {
+            Some("full_attention") => Ok(false),
+            Some(kind) if kind == own => Ok(true),
+            _ => unsupported(format!(
+                "layer_types has {kind}; \"full_attention\" and \"{own}\" are supported"
+            )),
+        };
+        match json.get("layer_types") {
+            Some(Value::Array(kinds)) => kinds.iter().map(kind).collect::<Result<_, _>>().map(Some),
+            Some(other) => Err(format!("layer_types is {other}; a list is needed").into()),
+            None => Ok(None),
+        }
+    }
+
     /// Those of a model of `count` layers, if it has some.
     pub(super) fn of(
         layers: Vec<bool>,

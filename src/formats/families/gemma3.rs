@@ -14,7 +14,6 @@ use crate::{
     },
     limits::files::MOST_SIZE,
 };
-use serde_json::Value;
 
 const AS_THEY_ARE: &str = "soft-capping of logits and scores is not implemented";
 
@@ -95,16 +94,8 @@ fn read_gguf(keys: GgufKeys<'_>, c: &mut ModelConfig) -> Result<(), FormatError>
 
 /// The layers that see a window by config.json, of this many.
 fn local_layers(json: Keys<'_>, layers: usize) -> Result<Option<LocalLayers>, FormatError> {
-    let kind = |kind: &Value| match kind.as_str() {
-        Some("sliding_attention") => Ok(true),
-        Some("full_attention") => Ok(false),
-        _ => unsupported(format!(
-            "layer_types has {kind}; \"full_attention\" and \"sliding_attention\" are supported"
-        )),
-    };
-    let local = match json.get("layer_types") {
-        Some(Value::Array(kinds)) => kinds.iter().map(kind).collect::<Result<_, _>>()?,
-        Some(other) => return Err(format!("layer_types is {other}; a list is needed").into()),
+    let local = match LocalLayers::of_types(json, "sliding_attention")? {
+        Some(local) => local,
         None => LocalLayers::but_every(json.size("sliding_window_pattern", Some(PERIOD))?, layers),
     };
     let theta = json.float("rope_local_base_freq", THETA)?;

@@ -15,7 +15,6 @@ use crate::{
     },
     limits::files::MOST_SIZE,
 };
-use serde_json::Value;
 
 pub static FAMILY: Family = Family {
     model_types: &["maple"],
@@ -61,16 +60,8 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
         }
     }
     let experts = MixtureOfExperts::read_json(json, c.intermediate, (256, 8, true))?;
-    let kind = |kind: &Value| match kind.as_str() {
-        Some("sliding_attention") => Ok(true),
-        Some("full_attention") => Ok(false),
-        _ => unsupported(format!(
-            "layer_types has {kind}; \"full_attention\" and \"sliding_attention\" are supported"
-        )),
-    };
-    let local = match json.get("layer_types") {
-        Some(Value::Array(kinds)) => kinds.iter().map(kind).collect::<Result<_, _>>()?,
-        Some(other) => return Err(format!("layer_types is {other}; a list is needed").into()),
+    let local = match LocalLayers::of_types(json, "sliding_attention")? {
+        Some(local) => local,
         None => LocalLayers::but_every(PERIOD, c.layers),
     };
     // The model's own code counts the positions before a token.

@@ -134,16 +134,8 @@ fn read_json(json: Keys<'_>, c: &mut ModelConfig) -> Result<(), FormatError> {
 
 /// For each layer, whether it is recurrent.
 fn recurrent(json: Keys<'_>, layers: usize) -> Result<Vec<bool>, FormatError> {
-    let kind = |kind: &Value| match kind.as_str() {
-        Some("linear_attention") => Ok(true),
-        Some("full_attention") => Ok(false),
-        _ => unsupported(format!(
-            "layer_types has {kind}; \"full_attention\" and \"linear_attention\" are supported"
-        )),
-    };
-    match json.get("layer_types") {
-        Some(Value::Array(kinds)) => kinds.iter().map(kind).collect(),
-        Some(other) => Err(format!("layer_types is {other}; a list is needed").into()),
+    match LocalLayers::of_types(json, "linear_attention")? {
+        Some(recurrent) => Ok(recurrent),
         None => {
             Ok(LocalLayers::but_every(json.size("full_attention_interval", Some(PERIOD))?, layers))
         }

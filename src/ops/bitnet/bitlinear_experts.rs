@@ -52,7 +52,7 @@ const BINDINGS: &[Binding] = &[
     read("x_scale", F32),
 ];
 
-/// Of activations in floats: by the part that loads codes, so many words at a time.
+/// Of activations in floats. `$codes` is the part that loads `$words` words of codes at a time.
 macro_rules! of_floats {
     ($name:literal, $codes:literal, $words:literal) => {
         Kernel::trusted(
@@ -282,7 +282,7 @@ pub struct ExpertLinear<'a, Y = f32> {
 /// Products with the experts of a mixture: row i of the result `[m, n]` is row i / (m / tokens) of
 /// `x` `[tokens, k]` times matrix `chosen[i]` of `w`, which has `experts` matrices `[n, k]`, one
 /// after another. The result is NaN where there is no such matrix. Only the chosen matrices are
-/// read. Rows with the same matrix do not share what is read yet, so many tokens are slow.
+/// read. Rows with the same matrix do not share what is read yet, which makes long prompts slow.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, transformer, weights::TernaryMatrix};
