@@ -1,12 +1,13 @@
-// Elements of x to places in y: dimensions n0, n1, n2 and a fourth, the innermost first, with offsets and strides of both. One thread per element.
+// Elements of x to places in y: dimensions n0, n1, n2 and a fourth, the innermost first, with offsets and strides of both. One thread per element E, which a part before names:
+// one of X, or four.
 struct Params {
     length: u32, n0: u32, n1: u32, n2: u32,
     x_offset: u32, x0: u32, x1: u32, x2: u32, x3: u32,
     y_offset: u32, y0: u32, y1: u32, y2: u32, y3: u32,
 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> x: array<X>;
-@group(0) @binding(1) var<storage, read_write> y: array<X>;
+@group(0) @binding(0) var<storage, read> x: array<E>;
+@group(0) @binding(1) var<storage, read_write> y: array<E>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn strided_copy(group: Group, ids: Ids) {

@@ -4,6 +4,7 @@ use super::{
     epilogue::{Activation, Epilogue},
     matmul_kernels::{Forms, MATMUL_DIRECT, Params, Product, plan},
     strided::transpose,
+    sum::sum,
 };
 use crate::{
     element::{Element, Float},
@@ -14,6 +15,7 @@ use crate::{
     tuning::TuningKey,
 };
 use rayon::prelude::*;
+use std::any::Any;
 
 pub(super) const KERNELS: &[&Kernel] = super::matmul_kernels::KERNELS;
 
@@ -81,7 +83,8 @@ pub struct Matmul<'a, T> {
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must
 /// agree; a side that has none is the same for all. Either side may be [`Side::transposed`].
 /// Products are added in `f32`, in an order that follows from the shapes (that of k where there are
-/// many rows; eight at a time in simdgroup matrices on Metal), so a device's results are bit-identical
+/// many rows; eight at a time in simdgroup matrices on Metal; in ranges of k, whose sums are added
+/// last, where aᵀ·b has few outputs and a k of 1024 or more), so a device's results are bit-identical
 /// every time. `f16` in rows of whole quads is multiplied on tensor cores where the device has them
 /// (`Capabilities::tensor_cores`): in `f32` too, but the order
 /// of additions, and how they round on the way, is the hardware's.
@@ -140,6 +143,13 @@ impl<'a, X: Float> Matmul<'a, X> {
         let (left, right) = (a.view("a")?, b.view("b")?);
         let batch = if a.tensor.shape().rank() == 2 { right.batch } else { left.batch };
         let (m, n, k) = (left.rows, right.columns, left.columns);
+        let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
+        let parts = product.parts();
+        let floats = (y.tensor() as &dyn Any).downcast_ref::<Tensor<f32>>();
+        if let Some(floats) = floats.filter(|_| parts > 1 && epilogue.is_empty()) {
+            let y = if y.adds() { Out::add(floats) } else { Out::set(floats) };
+            return in_parts(encoder, (a.tensor, b.tensor), parts, y);
+        }
         let params = Params {
             m: m as u32,
             n: n as u32,
@@ -152,7 +162,6 @@ impl<'a, X: Float> Matmul<'a, X> {
             biased: epilogue.has_bias().into(),
             activation: epilogue.code(),
         };
-        let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
         let [plain, finish] = forms::<X>(encoder, product);
         if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
             return encoder.transaction(|encoder| {
@@ -167,6 +176,23 @@ impl<'a, X: Float> Matmul<'a, X> {
         let bias = epilogue.bias_or("matmul", n, a.tensor)?;
         encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], extent)
     }
+}
+
+/// Records aᵀ·b, `a` being `[k, m]` and `b` `[k, n]`: the products of `parts` equal ranges of k,
+/// and their sum.
+fn in_parts<X: Float>(
+    encoder: &mut Encoder,
+    (a, b): (&Tensor<X>, &Tensor<X>),
+    parts: usize,
+    y: Out<'_, f32>,
+) -> Result<()> {
+    let ((k, m), (_, n)) = (a.shape().as_matrix(), b.shape().as_matrix());
+    let (a, b) = (a.reshape([parts, k / parts, m])?, b.reshape([parts, k / parts, n])?);
+    let sums = Tensor::<f32>::uninit(encoder.context(), [parts, m, n])?;
+    encoder.transaction(|encoder| {
+        matmul(Side::transposed(&a), &b).forward_into(encoder, &sums)?;
+        sum(&sums, [0]).forward_into(encoder, y)
+    })
 }
 
 /// The kernels for a product of `X` on this device.

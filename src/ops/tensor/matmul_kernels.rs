@@ -420,6 +420,19 @@ impl Product {
         !self.b_along_k && self.k >= 2048 && self.n >= 2048 && self.m >= 256
     }
 
+    /// Into how many parts k is cut, each with outputs of its own, which are added afterwards: 1
+    /// where the outputs alone keep a GPU busy. Only sides in lines of outputs are cut, such as
+    /// those of a weight's gradient.
+    pub fn parts(&self) -> usize {
+        if self.batch != 1 || self.a_along_k || self.b_along_k {
+            return 1;
+        }
+        let tiles = self.m.div_ceil(128).saturating_mul(self.n.div_ceil(128)).max(1);
+        let most = [(512 / tiles).max(1), self.k / 512, 32].into_iter().min().unwrap_or(1);
+        let whole = |&parts: &usize| self.k.is_multiple_of(parts);
+        (0..=most.max(1).ilog2()).rev().map(|power| 1 << power).find(whole).unwrap_or(1)
+    }
+
     /// Returns whether a tile of 128 × 128 is faster: not before there are workgroups for most
     /// GPUs.
     pub fn is_large(&self) -> bool {
@@ -493,6 +506,22 @@ mod tests {
         assert_eq!(name([9, 4096, 4096, 1], true, false), "matmul_quads");
         assert_eq!(name([4, 4096, 4096, 1], false, true), "matmul_quads");
         assert_eq!(name([1, 524_281, 4, 1], true, true), "matmul_quads");
+    }
+
+    #[test]
+    fn few_outputs_are_made_in_parts() {
+        let parts = |m, n, k, along| {
+            Product { m, n, k, batch: 1, a_along_k: along, b_along_k: false }.parts()
+        };
+        assert_eq!(parts(1280, 512, 16_384, false), 8);
+        assert_eq!(parts(128, 512, 16_384, false), 32);
+        assert_eq!(parts(128, 512, 1536, false), 2);
+        assert_eq!(parts(128, 512, 16_382, false), 2);
+        assert_eq!(parts(128, 512, 16_383, false), 1);
+        assert_eq!(parts(4096, 4096, 16_384, false), 1);
+        assert_eq!(parts(128, 512, 16_384, true), 1);
+        assert_eq!(parts(0, 0, 16_384, false), 32);
+        assert_eq!(parts(8, 8, 0, false), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{Part, Source},
     },
     msl,
     ops::{forward::forward, tensor::copy::fill},
@@ -29,20 +29,33 @@ params! {
 }
 params! { struct TransposeParams { rows: u32, columns: u32 } }
 
+const COPY_BINDINGS: &[Binding] = &[read("x", Bits("X")), read_write("y", Bits("X"))];
+
+const ONE: Part = Part::new("alias E", "alias E = X;\n");
+const FOUR: Part = Part::new("alias E", "alias E = vec4<X>;\n");
+
 static STRIDED_COPY: Kernel = Kernel::trusted(
     "strided_copy",
     StridedParams::FIELDS,
-    &[read("x", Bits("X")), read_write("y", Bits("X"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/strided_copy"])],
+    COPY_BINDINGS,
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", ONE, "tensor/strided_copy"])],
 )
 .flat();
 
-const TRANSPOSE_BINDINGS: &[Binding] = &[read("x", Bits("X")), read_write("y", Bits("X"))];
+/// [`STRIDED_COPY`] of runs that are whole quads on both sides; its params count quads.
+static STRIDED_COPY_QUADS: Kernel = Kernel::trusted(
+    "strided_copy_quads",
+    StridedParams::FIELDS,
+    COPY_BINDINGS,
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", FOUR, "tensor/strided_copy"])],
+)
+.entry("strided_copy")
+.flat();
 
 static TRANSPOSE: Kernel = Kernel::trusted(
     "transpose",
     TransposeParams::FIELDS,
-    TRANSPOSE_BINDINGS,
+    COPY_BINDINGS,
     &[
         Source::wgsl(wgsl!["shared/ids", "tensor/transpose"])
             .workgroup_size([32, 8, 1])
@@ -58,13 +71,14 @@ static TRANSPOSE: Kernel = Kernel::trusted(
 static TRANSPOSE_DIRECT: Kernel = Kernel::trusted(
     "transpose_direct",
     TransposeParams::FIELDS,
-    TRANSPOSE_BINDINGS,
+    COPY_BINDINGS,
     &[Source::wgsl(wgsl!["shared/ids", "tensor/transpose_direct"])
         .workgroup_size([64, 1, 1])
         .tile([8, 64, 1])],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_DIRECT];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&STRIDED_COPY, &STRIDED_COPY_QUADS, &TRANSPOSE, &TRANSPOSE_DIRECT];
 
 /// A tensor with its dimensions in another order: what [`permute`] and [`transpose`] return. It has
 /// any element type but `i8`. The gradient is the permutation back.
@@ -356,27 +370,44 @@ fn copy<T: ElementType>(
     (x, x_offset, of_x): View<'_, T>,
     (y, y_offset, of_y): View<'_, T>,
 ) -> Result<()> {
-    let length: usize = dims.iter().product();
     // Innermost first; a dimension that is not there has one element.
-    let inner =
-        |numbers: &[usize], i: usize| numbers.iter().rev().nth(i).copied().unwrap_or(1) as u32;
+    let inner = |numbers: &[usize]| {
+        let mut four = [1; 4];
+        four.iter_mut().zip(numbers.iter().rev()).for_each(|(to, from)| *to = *from);
+        four
+    };
+    let (mut n, mut by_x, mut by_y) = (inner(dims), inner(of_x), inner(of_y));
+    let (mut corners, mut kernel) = ([x_offset, y_offset], &STRIDED_COPY);
+    let steps = by_x[1..].iter().chain(&by_y[1..]).zip(n[1..].iter().cycle());
+    let steps = steps.filter(|(_, n)| **n > 1).map(|(step, _)| step);
+    let of_quads = steps.chain(&corners).chain(&n[..1]).all(|number| number.is_multiple_of(4));
+    if of_quads && by_x[0] == 1 && by_y[0] == 1 {
+        let fourth = |numbers: &mut [usize]| numbers.iter_mut().for_each(|number| *number /= 4);
+        [&mut n[..1], &mut by_x[1..], &mut by_y[1..], &mut corners].into_iter().for_each(fourth);
+        kernel = &STRIDED_COPY_QUADS;
+    }
+    let length: usize = n.iter().product();
+    let [n0, n1, n2, _] = n.map(|number| number as u32);
+    let ([x0, x1, x2, x3], [y0, y1, y2, y3]) =
+        (by_x.map(|step| step as u32), by_y.map(|step| step as u32));
+    let [x_offset, y_offset] = corners.map(|at| at as u32);
     let params = StridedParams {
         length: length as u32,
-        n0: inner(dims, 0),
-        n1: inner(dims, 1),
-        n2: inner(dims, 2),
-        x_offset: x_offset as u32,
-        x0: inner(of_x, 0),
-        x1: inner(of_x, 1),
-        x2: inner(of_x, 2),
-        x3: inner(of_x, 3),
-        y_offset: y_offset as u32,
-        y0: inner(of_y, 0),
-        y1: inner(of_y, 1),
-        y2: inner(of_y, 2),
-        y3: inner(of_y, 3),
+        n0,
+        n1,
+        n2,
+        x_offset,
+        x0,
+        x1,
+        x2,
+        x3,
+        y_offset,
+        y0,
+        y1,
+        y2,
+        y3,
     };
-    encoder.dispatch(&STRIDED_COPY, &params, &[x, y], [length, 1, 1])
+    encoder.dispatch(kernel, &params, &[x, y], [length, 1, 1])
 }
 
 #[cfg(any(test, feature = "reference"))]

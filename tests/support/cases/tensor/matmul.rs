@@ -54,6 +54,11 @@ fn shapes() -> Vec<Case> {
             });
         }
     }
+    // Few outputs of much, which are made in parts.
+    cases.extend([
+        Problem::new([5, 1024, 6], &[], [true, false]).case::<f32, f32>(),
+        Problem::new([8, 1536, 4], &[], [true, false]).case::<f16, f32>(),
+    ]);
     // Every kernel by every type of float: lines of any length and of quads, tiles small and large,
     // few rows with a right side either way.
     for (dims, batch, transposed) in [

@@ -37,6 +37,8 @@ pub fn cases() -> Vec<Case> {
     cases.extend([permuted::<f32>(&[3, 34, 40], &[1, 0, 2]), of_words()]);
     cases.extend([
         sliced(&[7], 0, 2..5),
+        sliced(&[3, 12], 1, 4..8),
+        sliced(&[3, 12], 1, 4..10),
         sliced(&[4, 6], 1, 5..5),
         sliced(&[4, 6], 1, 1..6),
         sliced(&[3, 4, 5, 6], 1, 1..3),
