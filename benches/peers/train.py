@@ -2,7 +2,7 @@
 """Trains a ternary model with `bitnet train` and in PyTorch, from the same weights, on the same text in the same order, and compares losses and speed.
 
     benches/peers/train.py --bitnet target/release/bitnet --model assets/tales-22m [--steps 10] [--batch 8] [--context 256] [--activations int8|float]
-        [--rate 1e-3] [--held-out 16] [--data FILES..] [--bf16] [--compile] [--cpu] [--layers N]
+        [--precision f32|mixed] [--rate 1e-3] [--held-out 16] [--data FILES..] [--bf16] [--compile] [--cpu] [--layers N]
 
 The shape is that of config.json (bitnet, llama or qwen3), the tokenizer that of the same folder; the weights are random. Without --data, the text is the
 source of Python's own standard library: files below 32 KB, one a line of JSON. --bf16 has PyTorch's products in bf16 with float weights beside, --compile
@@ -222,6 +222,7 @@ def by_command(args, folder, lines):
     out = folder / "out"
     command = [args.bitnet, "train", "--init", folder / "init", "--tokenizer", args.model, "--data", lines, "--out", out, "--steps", args.steps]
     command += ["--batch", args.batch, "--context", args.context, "--lr", args.rate, "--activations", args.activations]
+    command += ["--precision", args.precision]
     command += ["--held-out", args.held_out, "--save-every", args.steps, "--log-every", max(args.steps // 20, 1), "--json"]
     done = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True)
     report = json.loads(done.stdout.splitlines()[-1])
@@ -244,6 +245,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--activations", choices=["int8", "float"], default="int8")
+    parser.add_argument("--precision", choices=["f32", "mixed"], default="f32", help="of the command's products")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--held-out", type=int, default=16)
     parser.add_argument("--data", type=pathlib.Path)
@@ -273,7 +275,7 @@ def main():
     apart = [abs(a / b - 1) for a, b in zip(ours["losses"], theirs["losses"])]
     print(json.dumps({
         "torch": torch.__version__, "device": torch.cuda.get_device_name() if device == "cuda" else "CPU", "adapter": ours["adapter"],
-        "tokens_of_text": len(text.ids), "steps": args.steps, "tokens_per_step": tokens, "activations": args.activations,
+        "tokens_of_text": len(text.ids), "steps": args.steps, "tokens_per_step": tokens, "activations": args.activations, "precision": args.precision,
         "losses": {"bitnet": ours["losses"][:10], "torch": theirs["losses"][:10], "apart": apart[:10]},
         "last_loss": [sum(run["losses"][-20:]) / len(run["losses"][-20:]) for run in (ours, theirs)],
         "held_out_perplexity": [math.exp(run["held_out_loss"]) for run in (ours, theirs)],

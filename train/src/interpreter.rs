@@ -172,8 +172,8 @@ impl Network {
                 (Step::Attention, Saved::Attention(saved)) => {
                     self.attention_backward(e, &saved, &value[0], batch)?
                 }
-                (Step::Gate, Saved::Gate { gate_up }) => {
-                    self.gate_backward(e, &gate_up, &value[0])?
+                (Step::Gate, Saved::Gate { gate, up }) => {
+                    self.gate_backward(e, (&gate, &up), &value[0])?
                 }
                 _ => vec![dx.clone()],
             };

@@ -53,6 +53,6 @@ pub use lora::Lora;
 pub use memory::Memory;
 pub use plan::{Kind, ParameterInfo};
 pub use score::{Score, score};
-pub use settings::{LinearMode, Schedule, Settings};
+pub use settings::{LinearMode, Precision, Schedule, Settings};
 pub use source::Source;
 pub use trainer::{StepReport, Trainer};

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, Result},
     plan::{Kind, ParameterInfo, Plan, Step},
-    settings::{LinearMode, Settings},
+    settings::{LinearMode, Precision, Settings},
 };
 use bitnet_wgpu::{Context, Error as LibraryError, formats::ModelConfig};
 
@@ -55,7 +55,7 @@ fn frozen(info: &ParameterInfo) -> u64 {
     }
 }
 
-/// Numbers that a step keeps for each token.
+/// Numbers of 4 bytes that a step keeps for each token.
 fn kept(step: &Step, config: &ModelConfig, plan: &Plan, settings: &Settings) -> u64 {
     let shape = |&part: &usize| {
         let shape = &plan.parameters[part].shape;
@@ -69,6 +69,9 @@ fn kept(step: &Step, config: &ModelConfig, plan: &Plan, settings: &Settings) -> 
             let rank = settings.lora.as_ref().map_or(0, |lora| lora.rank as u64);
             // Ternary weights are made anew in each step, and kept with its activations: little.
             match settings.linear {
+                _ if settings.precision == Precision::Mixed && settings.lora.is_none() => {
+                    input.div_ceil(2)
+                }
                 LinearMode::Dense => input,
                 _ => input + rank * parts.len() as u64,
             }

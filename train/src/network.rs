@@ -4,7 +4,7 @@ use crate::{
     data::Corpus,
     error::Result,
     plan::{ParameterInfo, Plan},
-    settings::{LinearMode, Settings},
+    settings::{LinearMode, Precision, Settings},
 };
 use bitnet_wgpu::{
     Context, Error as LibraryError, Tensor, bitnet::Gate, formats::ModelConfig,
@@ -36,6 +36,7 @@ pub struct Network {
     /// The factor of adapters.
     pub factor: f32,
     pub linear: LinearMode,
+    pub precision: Precision,
     pub gate: Gate,
     pub eps: f32,
     pub head_dim: usize,
@@ -139,6 +140,7 @@ impl Network {
             frozen: settings.lora.is_some(),
             factor: settings.lora.as_ref().map_or(0.0, |lora| lora.factor()),
             linear: settings.linear,
+            precision: settings.precision,
             gate: config.gate(),
             eps: config.eps,
             head_dim: config.head_dim,

@@ -28,6 +28,19 @@ pub enum LinearMode {
     Dense,
 }
 
+/// The element type of products of linear layers, where these are not of integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// `f32`.
+    #[default]
+    F32,
+    /// `f16`, on tensor cores where the device has them; sums, weights and all other steps are in
+    /// `f32`. Gradients are those of the sum of losses until a step's end, since those of their mean
+    /// are too small for `f16`. Needs a device with `f16`.
+    Mixed,
+}
+
 /// How the learning rate changes after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,6 +82,9 @@ pub struct Settings {
     pub seed: u64,
     /// What linear layers compute with.
     pub linear: LinearMode,
+    /// The element type of products of linear layers.
+    #[serde(default)]
+    pub precision: Precision,
     /// Skipped steps in a row that end the run with an error.
     pub most_skipped: u32,
     /// Adapters that learn in place of the weights, if there are some.
@@ -94,6 +110,7 @@ impl Settings {
             clip: 1.0,
             seed: 0,
             linear: LinearMode::Int8,
+            precision: Precision::F32,
             most_skipped: 10,
             lora: None,
         }
@@ -209,6 +226,7 @@ impl Settings {
             ("gradient norm limit", self.clip == other.clip),
             ("seed", self.seed == other.seed),
             ("activation type", self.linear == other.linear),
+            ("precision", self.precision == other.precision),
         ];
         same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
     }

@@ -6,7 +6,9 @@ use crate::{
     network::{Batch, Network, Value},
 };
 use bitnet_wgpu::{
-    Encoder, Out, Tensor, bitnet, tensor,
+    Encoder, Error as LibraryError, Out, Tensor,
+    bitnet::Gate,
+    tensor::{self, Unary},
     transformer::{RmsNorm, RotaryEmbedding, flash_attention},
 };
 
@@ -26,7 +28,7 @@ pub enum Saved {
     Linear(LinearSaved),
     HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
     Attention(Box<AttentionSaved>),
-    Gate { gate_up: Tensor<f32> },
+    Gate { gate: Tensor<f32>, up: Tensor<f32> },
     Add,
 }
 
@@ -133,24 +135,38 @@ impl Network {
 
     /// Records act(gate)·up.
     pub fn gate(&self, e: &mut Encoder, input: Value) -> Result<(Value, Saved)> {
-        let gate_up = tensor::concat(&[&input[0], &input[1]], 1).forward(e)?;
-        let y = bitnet::gate(&gate_up, self.gate).forward(e)?;
-        Ok((vec![y], Saved::Gate { gate_up }))
+        let (gate, up) = (input[0].clone(), input[1].clone());
+        let activated = self.activation(&gate)?.forward(e)?;
+        tensor::mul(&activated, &up).forward_into(e, &activated)?;
+        Ok((vec![activated], Saved::Gate { gate, up }))
     }
 
-    /// Returns the gradients of gates and ups.
+    /// Returns the gradients of gates, dy·up·act'(gate), and of ups, dy·act(gate).
     pub fn gate_backward(
         &self,
         e: &mut Encoder,
-        gate_up: &Tensor<f32>,
+        (gate, up): (&Tensor<f32>, &Tensor<f32>),
         dy: &Tensor<f32>,
     ) -> Result<Value> {
-        let d = bitnet::gate(gate_up, self.gate).backward(e, dy)?;
-        let width = d.shape().as_matrix().1 / 2;
-        Ok(vec![
-            tensor::slice(&d, 1, 0..width).forward(e)?,
-            tensor::slice(&d, 1, width..2 * width).forward(e)?,
-        ])
+        let activation = self.activation(gate)?;
+        let dgate = tensor::mul(dy, up).forward(e)?;
+        activation.backward_into(e, &dgate, &dgate)?;
+        let dup = activation.forward(e)?;
+        tensor::mul(dy, &dup).forward_into(e, &dup)?;
+        Ok(vec![dgate, dup])
+    }
+
+    /// The activation function of gates.
+    fn activation<'a>(&self, gate: &'a Tensor<f32>) -> Result<Unary<'a, f32>> {
+        match self.gate {
+            Gate::Relu2 => Ok(tensor::relu2(gate)),
+            Gate::Silu => Ok(tensor::silu(gate)),
+            Gate::GeluTanh => Ok(tensor::gelu_tanh(gate)),
+            other => {
+                let what = format!("the gate {other:?}");
+                Err(LibraryError::Invalid { op: "training", what }.into())
+            }
+        }
     }
 
     /// Returns `[batch, tokens, heads, head_dim]`.

@@ -7,7 +7,7 @@ use crate::{
     memory,
     network::{Batch, Network, Parts, Weight},
     plan::{Kind, ParameterInfo, Plan},
-    settings::{Settings, check_activations},
+    settings::{Precision, Settings, check_activations},
     source::Source,
 };
 use bitnet_wgpu::{
@@ -89,7 +89,8 @@ impl Trainer {
     /// each, other weights 4 bytes.
     ///
     /// # Errors
-    /// [`Error::Setting`], [`Error::Unsupported`] and [`Error::Memory`] before anything is allocated;
+    /// [`Error::Setting`], also for a precision that the device lacks, [`Error::Unsupported`] and
+    /// [`Error::Memory`] before anything is allocated;
     /// [`Error::Checkpoint`] for first weights that do not fit; what the device reports.
     pub fn new(
         context: &Context,
@@ -99,6 +100,10 @@ impl Trainer {
     ) -> Result<Self> {
         settings.check(source.config())?;
         check_activations(source.json(), settings.linear)?;
+        if settings.precision == Precision::Mixed && !context.capabilities().f16 {
+            let accepted = "f32 is supported: this device has no f16";
+            return Err(Error::setting("the precision", "mixed", accepted));
+        }
         let plan = Plan::new(source.config())?;
         memory::check(context, source.config(), &plan, &settings)?;
         check_text(&text, source.config(), &settings)?;
@@ -192,9 +197,7 @@ impl Trainer {
         let batches = windows.chunks(batch).map(|at| Batch::of_text(&context, &self.text, at));
         let batches = batches.collect::<Result<Vec<_>>>()?;
         let tokens: usize = batches.iter().map(|batch| batch.learned).sum();
-        for batch in &batches {
-            self.network.learn(batch, 1.0 / tokens as f32, &self.gradients, &sum)?;
-        }
+        self.add_gradients(&batches, tokens, &sum)?;
         let mut encoder = context.encoder("clip");
         let norm = optimizer::clip_gradients(&self.gradients.iter().collect::<Vec<_>>(), clip)
             .forward(&mut encoder)?;
@@ -341,7 +344,29 @@ impl Trainer {
     fn gradients_of(&self, batch: &Batch) -> Result<()> {
         self.zero_gradients()?;
         let sum = Tensor::zeros(&self.network.context, [1])?.reshape([])?;
-        self.network.learn(batch, 1.0 / batch.learned as f32, &self.gradients, &sum)
+        self.add_gradients(std::slice::from_ref(batch), batch.learned, &sum)
+    }
+
+    /// Adds the gradients of the mean loss of `tokens` tokens to gradients that are 0, and the sum
+    /// of losses to `sum`.
+    fn add_gradients(&self, batches: &[Batch], tokens: usize, sum: &Tensor<f32>) -> Result<()> {
+        let mean = 1.0 / tokens as f32;
+        let (share, factor) = match self.settings.precision {
+            Precision::F32 => (mean, 1.0),
+            Precision::Mixed => (1.0, mean),
+        };
+        for batch in batches {
+            self.network.learn(batch, share, &self.gradients, sum)?;
+        }
+        if factor == 1.0 {
+            return Ok(());
+        }
+        let mut encoder = self.network.context.encoder("mean");
+        for gradient in &self.gradients {
+            tensor::scale(gradient, factor).forward_into(&mut encoder, gradient)?;
+        }
+        let _ = encoder.submit()?;
+        Ok(())
     }
 
     /// Returns the names, shapes and kinds of what is trained.

@@ -1,7 +1,7 @@
 //! Options of all training commands.
 
 use crate::model::{Activations, bytes};
-use bitnet_train::{DenseElement, LinearMode, Schedule, Settings, Source};
+use bitnet_train::{DenseElement, LinearMode, Precision, Schedule, Settings, Source};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -9,6 +9,14 @@ use std::path::PathBuf;
 pub enum Decline {
     Cosine,
     Constant,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Products {
+    /// f32
+    F32,
+    /// f16, with sums and weights in f32; needs a GPU with f16
+    Mixed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -58,6 +66,9 @@ pub struct RunArgs {
     /// Activation type of linear layers [default: float for qwen3, else int8]
     #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
+    /// Type of products of linear layers, but for those of int8 activations
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub precision: Products,
     /// Number of windows at the end of the text that are held out [default: 1 % of them, 1 to 64]
     #[arg(long, value_name = "WINDOWS")]
     pub held_out: Option<usize>,
@@ -117,6 +128,10 @@ impl RunArgs {
         settings.linear = match quantized.unwrap_or(config.quantized_activations) {
             true => LinearMode::Int8,
             false => LinearMode::Float,
+        };
+        settings.precision = match self.precision {
+            Products::F32 => Precision::F32,
+            Products::Mixed => Precision::Mixed,
         };
         settings
     }

@@ -1,7 +1,7 @@
 //! Gradients of whole models against differences of their losses, with nothing quantized.
 
 use super::{config, ids, read, settings, trainer};
-use bitnet_train::{Corpus, LinearMode, Lora, Trainer};
+use bitnet_train::{Corpus, LinearMode, Lora, Precision, Trainer};
 
 const VOCAB: usize = 23;
 
@@ -144,14 +144,49 @@ fn ternary_gradients_are_those_of_dense_weights() {
         }
     }
     for (other, bound) in [(&float, 1e-4), (&int8, 0.1)] {
-        dense.compute_gradients(&windows).unwrap();
-        other.compute_gradients(&windows).unwrap();
-        for (i, info) in dense.parameters().iter().enumerate() {
-            let (a, b) = (read(&dense.gradients()[i]), read(&other.gradients()[i]));
-            let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
-            let off: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
-            let share = norm(&off) / norm(&a);
-            assert!(share < bound, "`{}` differs by {share}", info.name);
+        assert_gradients_near(&dense, other, &windows, bound);
+    }
+}
+
+/// The norm of a difference of gradients is at most this share of the gradient's.
+fn assert_gradients_near(one: &Trainer, other: &Trainer, windows: &[&[u32]], bound: f32) {
+    one.compute_gradients(windows).unwrap();
+    other.compute_gradients(windows).unwrap();
+    for (i, info) in one.parameters().iter().enumerate() {
+        let (a, b) = (read(&one.gradients()[i]), read(&other.gradients()[i]));
+        let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let off: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+        let share = norm(&off) / norm(&a);
+        assert!(share < bound, "`{}` differs by {share}", info.name);
+    }
+}
+
+/// f16 has 11 bits: each factor is off by up to 2^-11 of itself, and sums cancel. Twenty of these are
+/// allowed.
+#[test]
+fn mixed_gradients_are_near_those_in_f32() {
+    let text = Corpus::from_ids(ids(2 * 8 + 1, VOCAB as u32, 9), 8).unwrap();
+    let windows: Vec<&[u32]> = (0..2).map(|i| text.window(i)).collect();
+    for (family, linear, lora) in [
+        ("bitnet", LinearMode::Int8, None),
+        ("llama", LinearMode::Dense, None),
+        ("qwen3", LinearMode::Float, None),
+        ("llama", LinearMode::Int8, Some(Lora::new(3))),
+    ] {
+        let [exact, mixed] = [Precision::F32, Precision::Mixed].map(|precision| {
+            let mut settings = settings(1, linear);
+            (settings.precision, settings.lora) = (precision, lora.clone());
+            trainer(&config(family, VOCAB), text.clone(), settings).unwrap()
+        });
+        if lora.is_some() {
+            // B is 0 at first, and then A has no gradient.
+            for trainer in [&exact, &mixed] {
+                for (i, info) in trainer.parameters().iter().enumerate() {
+                    let count: usize = info.shape.iter().product();
+                    trainer.weights()[i].write(&direction(count, i as u32)).unwrap();
+                }
+            }
         }
+        assert_gradients_near(&exact, &mixed, &windows, 1e-2);
     }
 }

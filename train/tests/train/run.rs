@@ -1,7 +1,9 @@
 //! Runs: their bits, resuming, steps that are skipped.
 
 use super::{bits, bytes, config, context, ids, settings, source, trainer};
-use bitnet_train::{Corpus, Error, Kind, LinearMode, Schedule, Settings, Source, Trainer, latest};
+use bitnet_train::{
+    Corpus, Error, Kind, LinearMode, Precision, Schedule, Settings, Source, Trainer, latest,
+};
 use serde_json::Value;
 use std::fs;
 
@@ -54,12 +56,13 @@ fn checkpoints_of_other_runs_are_refused() {
     let mut run = trainer(&json, text(41), six_steps()).unwrap();
     run.step().unwrap();
     let path = run.save(folder.path(), 1).unwrap();
-    let mut other = six_steps();
-    other.seed = 1;
+    let (mut other, mut mixed) = (six_steps(), six_steps());
+    (other.seed, mixed.precision) = (1, Precision::Mixed);
     let mut wider = json.clone();
     wider["rope_theta"] = 5000.0.into();
     for (mut run, expected) in [
         (trainer(&json, text(41), other).unwrap(), "another seed"),
+        (trainer(&json, text(41), mixed).unwrap(), "another precision"),
         (trainer(&json, text(49), six_steps()).unwrap(), "another text"),
         (trainer(&wider, text(41), six_steps()).unwrap(), "another config.json"),
     ] {
@@ -288,6 +291,16 @@ fn float_activations_of_bitnet_models_are_refused() {
         assert!(error.to_string().starts_with("the activation type is float"), "{error}");
         trainer(&json, text(41), settings(1, LinearMode::Int8)).unwrap();
     }
+}
+
+#[test]
+fn mixed_precision_needs_f16() {
+    let plain = context().restricted(|c| c.f16 = false);
+    let mut settings = six_steps();
+    settings.precision = Precision::Mixed;
+    let made = Trainer::new(&plain, source(&config("bitnet", 40)), text(41), settings);
+    let error = made.err().unwrap().to_string();
+    assert!(error.starts_with("the precision is mixed"), "{error}");
 }
 
 /// With gradients that are clipped to far below AdamW's ε, weight decay alone is left.
