@@ -52,7 +52,7 @@ const PACKED: &[Part] = wgsl![REDUCE, "bitnet/row_sums", "transformer/dense_gemv
 /// 32 lanes make four rows; a turn of the loop takes 16 bytes of each row, and of three planes of
 /// each token.
 const fn packed(tokens: u32) -> Source {
-    let products = 4 * tokens * 16;
+    let products = 3 * 4 * tokens * 16;
     Source::wgsl(PACKED)
         .workgroup_size([256, 1, 1])
         .tile([32, tokens, 1])
