@@ -15,7 +15,7 @@ use crate::{
         declaration::Kernel,
         needs::TensorCore,
         params::Params as _,
-        source::{Part, REDUCE, Source, Work, glsl},
+        source::{Part, REDUCE, Source, Work, glsl, spirv},
     },
     params,
     tuning::TuningKey,
@@ -102,15 +102,7 @@ macro_rules! int8_products {
             Params::FIELDS,
             BINDINGS,
             &[tensor_cores(
-                Source::spirv(
-                    TENSOR_CORE_PARTS,
-                    &[include_bytes!(concat!(
-                        env!("CARGO_MANIFEST_DIR"),
-                        "/spirv/",
-                        $name,
-                        ".spv"
-                    ))],
-                ),
+                Source::spirv(TENSOR_CORE_PARTS, spirv!($name, "")),
                 $core,
                 $tile,
                 [$down, $across],
