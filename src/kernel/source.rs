@@ -246,13 +246,12 @@ macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, "
 macro_rules! glsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("glsl/", $part, ".comp")),+] } }
 pub(crate) use glsl;
 
-/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`.
+/// Includes what a kernel's GLSL was compiled to: for outputs in `f32` and in `f16`, or one binary
+/// for each end of a name.
 macro_rules! spirv {
-    ($name:literal) => {
-        &[
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
-            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
-        ]
+    ($name:literal) => { $crate::kernel::source::spirv!($name, "-Y_f32", "-Y_f16") };
+    ($name:literal, $($end:literal),+) => {
+        &[$(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, $end, ".spv"))),+]
     };
 }
 pub(crate) use spirv;

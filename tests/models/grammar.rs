@@ -9,7 +9,7 @@ use bitnet_wgpu::{
 };
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use support::{block_on, context};
+use support::{block_on, context, models::two_layers};
 
 const PERSON: &str = r#"{
     "type": "object",
@@ -22,14 +22,8 @@ const PERSON: &str = r#"{
     "additionalProperties": false
 }"#;
 
-/// The shipped model on the CPU and on the GPU.
-static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
-    let path = support::repository("assets/tales-22m");
-    [
-        Model::builder(&path).cpu().build().unwrap(),
-        Model::builder(&path).device(context()).build().unwrap(),
-    ]
-});
+/// Two layers of the shipped model, on the CPU and on the GPU.
+static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| [None, Some(context())].map(two_layers));
 
 fn grammars() -> Vec<(&'static str, Grammar)> {
     vec![

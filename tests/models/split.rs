@@ -142,12 +142,12 @@ fn long_prompts_are_the_same_in_pieces() {
     assert!(scores[0] == scores[1]);
 }
 
-/// Whatever there is in `model`.
+/// Whatever there is in `model`, with a small one: logits of the real one are compared above.
 #[test]
 fn everything_works_on_a_split_model() {
     let (one, two) = (devices(1), devices(2));
-    let [whole, split] = [one, two].map(|devices| load(devices, &real_model(), &[]));
-    let prompt = whole.encode_prompt("Once upon a time").unwrap();
+    let [whole, split] = [one, two].map(|devices| load(devices, &directory("llama"), &[]));
+    let prompt = vec![46, 7, 219, 12];
     let plain = GenerateOptions::default().max_tokens(14).ignore_eos(true);
     let sampled = Sampling::GREEDY.temperature(0.9).top_k(40).top_p(0.9).seed(7);
     let all = [
@@ -208,8 +208,8 @@ fn everything_works_on_a_split_model() {
         assert!(bits(block_on(session.decode(&[4, 5])).unwrap()) == expected, "loaded");
     }
     // It is loaded again as it was; with other devices, as they are.
-    let counted = load(two, &real_model(), &[2, 6]);
-    assert_eq!(layers(&counted.reload(two).unwrap()), [0..2, 2..8]);
+    let counted = load(two, &directory("llama"), &[1, 2]);
+    assert_eq!(layers(&counted.reload(two).unwrap()), [0..1, 1..3]);
     assert_eq!(layers(&counted.reload(one).unwrap()).len(), 1);
     assert!(counted.reload(Device::Cpu).unwrap().context().is_none());
     assert!(format!("{split:?}").contains(", "), "{split:?}");

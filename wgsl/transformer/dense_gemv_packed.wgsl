@@ -16,16 +16,30 @@ fn exchange(v: Acc, mask: u32, ids: Ids) -> Acc {
 }
 fn team_sum(v: Acc, ids: Ids) -> Acc { return vec2<i32>(team_sum_i32(v.x, ids), team_sum_i32(v.y, ids)); }
 
-// Functions of their own: naga's Metal declares an operand that is used twice in one of them twice.
+// A function of its own: naga's Metal declares an operand that is used twice in it twice.
 fn packed_dot(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }
-fn block_dot(w: vec4<u32>, a: vec4<u32>) -> i32 { return packed_dot(w.x, a.x) + packed_dot(w.y, a.y) + packed_dot(w.z, a.z) + packed_dot(w.w, a.w); }
-
-// Four rows' blocks.
-struct Rows { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }
-fn rows_dot(w: Rows, a: vec4<u32>) -> vec4<i32> { return vec4<i32>(block_dot(w.a, a), block_dot(w.b, a), block_dot(w.c, a), block_dot(w.d, a)); }
+fn words_dot(w: vec4<u32>, a: u32) -> vec4<i32> { return vec4<i32>(packed_dot(w.x, a), packed_dot(w.y, a), packed_dot(w.z, a), packed_dot(w.w, a)); }
 
 // Rows that do not exist are read as the last one, and not written.
 fn block_of(row: u32, block: u32) -> vec4<u32> { return table[min(row, params.rows - 1u) * params.blocks + block]; }
+
+// Sums of four rows and up to four tokens. Indices are constants, since compilers may put an array into memory instead of registers.
+alias Sums = array<vec4<i32>, 4>;
+
+// Adds products of word q of a block: of four rows, w, and of the three planes of all tokens. Where packed products are expanded, the bytes of w then need
+// 16 registers; those of whole blocks need 64, which stay in use for all tokens.
+fn add_word(w: vec4<u32>, q: u32, block: u32, token0: u32, high: ptr<function, Sums>, middle: ptr<function, Sums>, low: ptr<function, Sums>) {
+    for (var c = 0u; c < TILE_Y; c += 1u) {
+        // Tokens that do not exist are read as the last one, and not written. Planes are loaded in whole blocks.
+        let at = min(token0 + c, params.tokens - 1u) * 3u * params.blocks + block;
+        let x0 = x[at];
+        let x1 = x[at + params.blocks];
+        let x2 = x[at + 2u * params.blocks];
+        (*low)[c] += words_dot(w, x0[q]);
+        (*middle)[c] += words_dot(w, x1[q]);
+        (*high)[c] += words_dot(w, x2[q]);
+    }
+}
 
 // 2^16·high + 2^8·middle + low, of which any sum over 64 lanes has 32 bits.
 fn joined(high: i32, middle: i32, low: i32) -> Acc {
@@ -58,20 +72,19 @@ fn dense_gemv_packed(group: Group, ids: Ids) {
     for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
-        // Of four rows and up to four tokens. Indices are constants, since compilers may put an array into memory instead of registers.
-        var high = array<vec4<i32>, 4>();
-        var middle = array<vec4<i32>, 4>();
-        var low = array<vec4<i32>, 4>();
+        var high = Sums();
+        var middle = Sums();
+        var low = Sums();
         if first < TILE_X {
             for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
-                let w = Rows(block_of(row0, i), block_of(row0 + 1u, i), block_of(row0 + 2u, i), block_of(row0 + 3u, i));
-                for (var c = 0u; c < TILE_Y; c += 1u) {
-                    // Tokens that do not exist are read as the last one, and not written.
-                    let at = min(token0 + c, params.tokens - 1u) * 3u * params.blocks + i;
-                    low[c] += rows_dot(w, x[at]);
-                    middle[c] += rows_dot(w, x[at + params.blocks]);
-                    high[c] += rows_dot(w, x[at + 2u * params.blocks]);
-                }
+                let a = block_of(row0, i);
+                let b = block_of(row0 + 1u, i);
+                let c = block_of(row0 + 2u, i);
+                let d = block_of(row0 + 3u, i);
+                add_word(vec4<u32>(a.x, b.x, c.x, d.x), 0u, i, token0, &high, &middle, &low);
+                add_word(vec4<u32>(a.y, b.y, c.y, d.y), 1u, i, token0, &high, &middle, &low);
+                add_word(vec4<u32>(a.z, b.z, c.z, d.z), 2u, i, token0, &high, &middle, &low);
+                add_word(vec4<u32>(a.w, b.w, c.w, d.w), 3u, i, token0, &high, &middle, &low);
             }
         }
         let exists = first < TILE_X && lane < ROWS && row0 + lane < params.rows;

@@ -7,7 +7,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         needs::TensorCore,
-        source::{Part, Source, glsl},
+        source::{Part, Source, glsl, spirv},
     },
     msl, wgsl,
 };
@@ -46,12 +46,9 @@ macro_rules! places {
             $name,
             &[],
             &[read_write("y", U32)],
-            &[Source::spirv(
-                PLACES_PARTS,
-                &[include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, ".spv"))],
-            )
-            .workgroup_size([$core.lanes, 1, 1])
-            .workgroup_bytes(6 * $core.size * $core.size)],
+            &[Source::spirv(PLACES_PARTS, spirv!($name, ""))
+                .workgroup_size([$core.lanes, 1, 1])
+                .workgroup_bytes(6 * $core.size * $core.size)],
         )
         .entry("matrix_places")
         .tensor_core($core)

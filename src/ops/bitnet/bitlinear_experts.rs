@@ -52,13 +52,20 @@ const BINDINGS: &[Binding] = &[
     read("x_scale", F32),
 ];
 
-/// Of activations in floats. `$codes` is the part that loads `$words` words of codes at a time.
-macro_rules! of_floats {
-    ($name:literal, $codes:literal, $words:literal) => {
+/// Kernels of one kind of activations, by the parts that scale: loading a word of codes at a time,
+/// and four.
+macro_rules! experts {
+    ($name:literal, $bindings:expr, wgsl $wgsl:tt, msl $msl:tt) => {
+        [
+            experts!($name, $bindings, "bitnet/block_float_words", 1, $wgsl, $msl),
+            experts!(concat!($name, "_quads"), $bindings, "bitnet/block_float_quads", 4, $wgsl, $msl),
+        ]
+    };
+    ($name:expr, $bindings:expr, $codes:literal, $words:literal, [$($wgsl:tt),+], [$($msl:tt),+]) => {
         Kernel::trusted(
             $name,
             Params::FIELDS,
-            BINDINGS.split_at(5).0,
+            $bindings,
             &[
                 gemv(
                     Source::wgsl(wgsl![
@@ -67,7 +74,7 @@ macro_rules! of_floats {
                         "bitnet/bitlinear_float_word",
                         $codes,
                         "bitnet/matrix_of_expert",
-                        "bitnet/expert_of_floats",
+                        $($wgsl),+,
                         "bitnet/bitlinear_block_float_gemv"
                     ]),
                     1,
@@ -79,7 +86,7 @@ macro_rules! of_floats {
                         "shared/prelude",
                         "bitnet/bitlinear_float_word",
                         "bitnet/matrix_of_expert",
-                        "bitnet/expert_of_floats",
+                        $($msl),+,
                         "bitnet/bitlinear_block_float_gemv"
                     ]),
                     1,
@@ -92,56 +99,19 @@ macro_rules! of_floats {
     };
 }
 
+static OF_FLOATS: [Kernel; 2] = experts!(
+    "bitlinear_experts",
+    BINDINGS.split_at(5).0,
+    wgsl["bitnet/expert_of_floats"],
+    msl["bitnet/expert_of_floats"]
+);
 /// Of activations of eight bits.
-macro_rules! of_codes {
-    ($name:literal, $codes:literal, $words:literal) => {
-        Kernel::trusted(
-            $name,
-            Params::FIELDS,
-            BINDINGS,
-            &[
-                gemv(
-                    Source::wgsl(wgsl![
-                        "shared/ids",
-                        EXACT,
-                        "tensor/matmul_block",
-                        "bitnet/bitlinear_float_word",
-                        $codes,
-                        "bitnet/matrix_of_expert",
-                        "bitnet/expert_of_codes",
-                        "bitnet/bitlinear_block_float_gemv"
-                    ]),
-                    1,
-                    1,
-                )
-                .constants(&[("PLACES", PLACES)]),
-                gemv(
-                    Source::msl(msl![
-                        "shared/prelude",
-                        "shared/exact",
-                        "bitnet/bitlinear_float_word",
-                        "bitnet/matrix_of_expert",
-                        "bitnet/expert_of_codes",
-                        "bitnet/bitlinear_block_float_gemv"
-                    ]),
-                    1,
-                    $words,
-                )
-                .constants(&[("PLACES", PLACES), ("STEP", $words)]),
-            ],
-        )
-        .entry("bitlinear_block_float_gemv")
-    };
-}
-
-static OF_FLOATS: [Kernel; 2] = [
-    of_floats!("bitlinear_experts", "bitnet/block_float_words", 1),
-    of_floats!("bitlinear_experts_quads", "bitnet/block_float_quads", 4),
-];
-static OF_CODES: [Kernel; 2] = [
-    of_codes!("bitlinear_experts_int8", "bitnet/block_float_words", 1),
-    of_codes!("bitlinear_experts_int8_quads", "bitnet/block_float_quads", 4),
-];
+static OF_CODES: [Kernel; 2] = experts!(
+    "bitlinear_experts_int8",
+    BINDINGS,
+    wgsl [EXACT, "bitnet/expert_of_codes"],
+    msl ["shared/exact", "bitnet/expert_of_codes"]
+);
 
 static SUM: Kernel = Kernel::trusted(
     "experts_sum",

@@ -11,7 +11,7 @@ use crate::{
         declaration::Kernel,
         needs::TensorCore,
         params::Params as _,
-        source::{Part, Source, glsl},
+        source::{Part, Source, glsl, spirv},
     },
     msl,
     ops::tensor::matmul_kernels::{CORE_8, CORE_16},
@@ -96,15 +96,12 @@ macro_rules! by_elements {
         declared_by_elements(
             $name,
             $core,
-            &[Source::spirv(
-                ELEMENTS_PARTS,
-                &[include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, ".spv"))],
-            )
-            .workgroup_size([$subgroups * $core.lanes, 1, 1])
-            .tile([$subgroups * $core.size, 1, 1])
-            .constants(&[("SPAN", TURN), ("HEAD", $head)])
-            // Keys and values of two turns, in lines of eight numbers more.
-            .workgroup_bytes(4 * TURN * 2 * ($head + 8))],
+            &[Source::spirv(ELEMENTS_PARTS, spirv!($name, ""))
+                .workgroup_size([$subgroups * $core.lanes, 1, 1])
+                .tile([$subgroups * $core.size, 1, 1])
+                .constants(&[("SPAN", TURN), ("HEAD", $head)])
+                // Keys and values of two turns, in lines of eight numbers more.
+                .workgroup_bytes(4 * TURN * 2 * ($head + 8))],
         )
     };
 }

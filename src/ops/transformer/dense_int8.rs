@@ -15,7 +15,7 @@ use crate::{
         declaration::Kernel,
         needs::TensorCore,
         params::Params as _,
-        source::{Part, REDUCE, Source, Work, glsl},
+        source::{Part, REDUCE, Source, Work, glsl, spirv},
     },
     params,
     tuning::TuningKey,
@@ -52,7 +52,7 @@ const PACKED: &[Part] = wgsl![REDUCE, "bitnet/row_sums", "transformer/dense_gemv
 /// 32 lanes make four rows; a turn of the loop takes 16 bytes of each row, and of three planes of
 /// each token.
 const fn packed(tokens: u32) -> Source {
-    let products = 4 * tokens * 16;
+    let products = 3 * 4 * tokens * 16;
     Source::wgsl(PACKED)
         .workgroup_size([256, 1, 1])
         .tile([32, tokens, 1])
@@ -102,15 +102,7 @@ macro_rules! int8_products {
             Params::FIELDS,
             BINDINGS,
             &[tensor_cores(
-                Source::spirv(
-                    TENSOR_CORE_PARTS,
-                    &[include_bytes!(concat!(
-                        env!("CARGO_MANIFEST_DIR"),
-                        "/spirv/",
-                        $name,
-                        ".spv"
-                    ))],
-                ),
+                Source::spirv(TENSOR_CORE_PARTS, spirv!($name, "")),
                 $core,
                 $tile,
                 [$down, $across],
