@@ -45,10 +45,9 @@ fn gated_delta(group: Group, ids: Ids) {
     let run = runs[place];
     let sequence = min(run.x, params.sequences - 1u);
     let own = (sequence * params.value_heads + head) * params.key_dim * params.value_dim + column;
-    // A constant ends the loops, so that compilers unroll them, and have the array in registers.
+    // Indices are constants, since compilers may put an array into memory instead of registers.
     var held = array<f32, HELD>();
     for (var i = 0u; i < HELD; i += 1u) {
-        if i * PARTS >= params.key_dim { break; }
         let k = i * PARTS + part;
         if exists && run.y > 0u && k < params.key_dim { held[i] = state[own + k * params.value_dim]; }
     }
@@ -63,8 +62,7 @@ fn gated_delta(group: Group, ids: Ids) {
         var square = vec2<f32>();
         var product = 0.0;
         for (var i = 0u; i < HELD; i += 1u) {
-            if i * PARTS >= params.key_dim { break; }
-            let k = i * PARTS + part;
+                let k = i * PARTS + part;
             if k < params.key_dim {
                 let pair = vec2<f32>(mixed[query + k], mixed[key + k]);
                 square = fma(pair, pair, square);
@@ -90,8 +88,7 @@ fn gated_delta(group: Group, ids: Ids) {
         }
         var read = 0.0;
         for (var i = 0u; i < HELD; i += 1u) {
-            if i * PARTS >= params.key_dim { break; }
-            let k = i * PARTS + part;
+                let k = i * PARTS + part;
             if k < params.key_dim {
                 held[i] = fma(mixed[key + k], change, held[i]);
                 read = fma(held[i], mixed[query + k], read);
@@ -106,7 +103,6 @@ fn gated_delta(group: Group, ids: Ids) {
         }
     }
     for (var i = 0u; i < HELD; i += 1u) {
-        if i * PARTS >= params.key_dim { break; }
         let k = i * PARTS + part;
         if exists && k < params.key_dim { state[own + k * params.value_dim] = held[i]; }
     }

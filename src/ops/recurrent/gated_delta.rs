@@ -10,7 +10,7 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
@@ -29,40 +29,51 @@ params! {
 
 /// Columns of a state that a workgroup holds.
 const COLUMNS: u32 = 32;
-/// Numbers of a column that a thread holds, and threads that share a column.
-const HELD: u32 = 32;
-const PARTS: u32 = DeltaShape::MAX_DIM as u32 / HELD;
+/// Threads that share a column.
+const PARTS: u32 = 8;
 const THREADS: u32 = COLUMNS * PARTS;
 
-static GATED_DELTA: Kernel = Kernel::trusted(
-    "gated_delta",
-    Params::FIELDS,
-    &[
-        read("runs", U32),
-        read("mixed", F32),
-        read("alpha", F32),
-        read("beta", F32),
-        read("dt_bias", F32),
-        read("decay", F32),
-        read_write("state", F32),
-        read_write("y", F32),
-    ],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exp",
-        "shared/sigmoid",
-        "tensor/softplus",
-        "recurrent/gated_delta"
-    ])
-    .workgroup_size([THREADS, 1, 1])
-    .tile([1, 1, 1])
-    .constants(&[("COLUMNS", COLUMNS), ("HELD", HELD), ("PARTS", PARTS)])
-    .workgroup_bytes(8 * THREADS + 8 * PARTS)],
-)
-.flat();
+/// For keys of up to this width, of which a thread holds a part of a column.
+macro_rules! of_width {
+    ($kernel:ident, $name:literal, $width:literal) => {
+        static $kernel: Kernel = Kernel::trusted(
+            $name,
+            Params::FIELDS,
+            BINDINGS,
+            &[Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/sigmoid",
+                "tensor/softplus",
+                "recurrent/gated_delta"
+            ])
+            .workgroup_size([THREADS, 1, 1])
+            .tile([1, 1, 1])
+            .constants(&[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)])
+            .workgroup_bytes(8 * THREADS + 8 * PARTS)],
+        )
+        .entry("gated_delta")
+        .flat();
+    };
+}
 
-pub(super) const KERNELS: &[&Kernel] = &[&GATED_DELTA];
+const BINDINGS: &[Binding] = &[
+    read("runs", U32),
+    read("mixed", F32),
+    read("alpha", F32),
+    read("beta", F32),
+    read("dt_bias", F32),
+    read("decay", F32),
+    read_write("state", F32),
+    read_write("y", F32),
+];
+
+of_width!(OF_64, "gated_delta_64", 64);
+of_width!(OF_128, "gated_delta_128", 128);
+of_width!(OF_256, "gated_delta_256", 256);
+
+pub(super) const KERNELS: &[&Kernel] = &[&OF_64, &OF_128, &OF_256];
 
 const OP: &str = "gated_delta";
 
@@ -140,7 +151,12 @@ impl GatedDelta<'_> {
             [positions.sequences, mixed, alpha, beta, dt_bias, decay, state, y.tensor()];
         // Of every token, the state is decayed, read, changed and read again.
         let work = product(&[mixed.shape().as_matrix().0, shape.state(), 4]);
-        encoder.dispatch(&GATED_DELTA, &params, &bindings, Extent::with_work([groups, 1, 1], work))
+        let kernel = match shape.key_dim {
+            0..=64 => &OF_64,
+            65..=128 => &OF_128,
+            _ => &OF_256,
+        };
+        encoder.dispatch(kernel, &params, &bindings, Extent::with_work([groups, 1, 1], work))
     }
 }
 
