@@ -15,7 +15,7 @@ use crate::{
     },
     memory::Footprint,
     model::engine::{
-        interface::unchosen,
+        interface::{SessionOptions, unchosen},
         layers::{GpuEnds, GpuLayer, GpuTable},
         sampling_plan::{LogitChanges, SamplingPlan},
     },
@@ -313,6 +313,11 @@ impl GpuModel {
     /// Returns the model on another context of the device.
     pub(super) fn on(&self, context: Context) -> Self {
         Self { context, ..self.clone() }
+    }
+
+    /// The memory of empty sequences.
+    pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
+        Memory::new(&self.context.with_label(Footprint::CACHE), &self.config, options)
     }
 
     /// Room for the residual stream of this many tokens.

@@ -1,12 +1,10 @@
 //! What layers keep of the sequences of a session.
 
-use super::graph::GpuModel;
 use crate::{
     element::Element,
     error::Result,
-    formats::Hybrid,
+    formats::{Hybrid, ModelConfig},
     gpu::{context::Context, tensor::Tensor},
-    memory::Footprint,
     model::engine::interface::SessionOptions,
     ops::transformer::{AttentionShape, HostKvCache, KvCache},
 };
@@ -21,6 +19,24 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// That of empty sequences.
+    pub fn new(context: &Context, c: &ModelConfig, options: SessionOptions) -> Result<Self> {
+        let SessionOptions { sequences, capacity, kv_type } = options;
+        let element = kv_type.unwrap_or(Element::F32);
+        let layer = |layer| {
+            if let Some(hybrid) = c.hybrid.as_ref().filter(|_| c.is_recurrent(layer)) {
+                return DeltaState::new(context, hybrid, sequences).map(LayerMemory::Recurrent);
+            }
+            KvCache::new(context, c.attention(), sequences, capacity, element)
+                .map(|cache| LayerMemory::Attention(cache.window(c.window(layer))))
+        };
+        let layers = (0..c.layers).map(layer).collect::<Result<_>>()?;
+        let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
+        let (angles, local_angles) =
+            (upload(c.rope_angles(capacity))?, c.local_angles(capacity).map(upload).transpose()?);
+        Ok(Self { layers, angles, local_angles })
+    }
+
     /// A memory of its own with the same contents.
     pub fn duplicate(&self) -> Result<Self> {
         let layers = self.layers.iter().map(LayerMemory::duplicate).collect::<Result<_>>()?;
@@ -105,26 +121,5 @@ impl DeltaState {
         let (states, tokens): (Vec<&[f32]>, Vec<&[f32]>) = parts.unzip();
         self.state.write(&states.concat())?;
         self.conv.write(&tokens.concat())
-    }
-}
-
-impl GpuModel {
-    /// The memory of empty sequences, and what goes with it.
-    pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
-        let (context, c) = (&self.context.with_label(Footprint::CACHE), &self.config);
-        let SessionOptions { sequences, capacity, kv_type } = options;
-        let element = kv_type.unwrap_or(Element::F32);
-        let layer = |layer| {
-            if let Some(hybrid) = c.hybrid.as_ref().filter(|_| c.is_recurrent(layer)) {
-                return DeltaState::new(context, hybrid, sequences).map(LayerMemory::Recurrent);
-            }
-            KvCache::new(context, c.attention(), sequences, capacity, element)
-                .map(|cache| LayerMemory::Attention(cache.window(c.window(layer))))
-        };
-        let layers = (0..c.layers).map(layer).collect::<Result<_>>()?;
-        let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
-        let (angles, local_angles) =
-            (upload(c.rope_angles(capacity))?, c.local_angles(capacity).map(upload).transpose()?);
-        Ok(Memory { layers, angles, local_angles })
     }
 }
