@@ -26,6 +26,7 @@
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
 //! | quantize and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
+//! | recurrent layers: gated DeltaNet | [`recurrent`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion; losses and gradients (feature `train`) | `optimizer`, [`tensor`] |
 //! | factorize and solve dense matrices (feature `linalg`) | `linalg` |
@@ -95,7 +96,7 @@ pub use ops::linalg;
 pub use ops::optimizer;
 #[cfg(feature = "reference")]
 pub use ops::reference;
-pub use ops::{bitnet, tensor, transformer};
+pub use ops::{bitnet, recurrent, tensor, transformer};
 pub use shape::Shape;
 pub use wgpu;
 

@@ -45,8 +45,7 @@ pub(crate) mod op_tables;
 pub mod optimizer;
 mod philox;
 mod race;
-#[cfg(feature = "models")]
-pub(crate) mod recurrent;
+pub mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod rms;
 pub mod tensor;
@@ -54,9 +53,7 @@ pub mod transformer;
 
 /// Ops on the CPU that models on the CPU share with the CPU references.
 pub(crate) mod host {
-    #[cfg(feature = "models")]
-    pub use super::recurrent::host::*;
-    pub use super::{bitnet::host::*, tensor::host::*, transformer::host::*};
+    pub use super::{bitnet::host::*, recurrent::host::*, tensor::host::*, transformer::host::*};
 }
 
 /// CPU references of the ops (feature `reference`): slow, and exact where the ops are. Tests
@@ -67,7 +64,10 @@ pub mod reference {
     pub use super::linalg::reference::*;
     #[cfg(feature = "train")]
     pub use super::optimizer::reference::*;
-    pub use super::{bitnet::reference::*, tensor::reference::*, transformer::reference::*};
+    pub use super::{
+        bitnet::reference::*, recurrent::reference::*, tensor::reference::*,
+        transformer::reference::*,
+    };
 }
 
 use crate::{
@@ -84,6 +84,7 @@ pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
         linalg::KERNELS,
         tensor::KERNELS,
         transformer::KERNELS,
+        recurrent::KERNELS,
         #[cfg(feature = "train")]
         optimizer::KERNELS,
         &[measure::KERNELS],

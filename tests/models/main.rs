@@ -7,6 +7,7 @@ mod embeddings;
 mod generation;
 mod golden;
 mod grammar;
+mod hybrid;
 mod learn;
 mod model;
 #[cfg(target_os = "linux")]

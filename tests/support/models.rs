@@ -26,16 +26,11 @@ pub fn directory(name: &str) -> PathBuf {
     crate::data("models").join(name)
 }
 
-/// Whether kernels for GPUs compute a small random model.
-pub fn runs_on_gpus(name: &str) -> bool {
-    name != "qwen35"
-}
-
 /// A model on the GPU, with and without subgroup operations, in each layout of activations, fused
 /// and not, and on the CPU.
 pub fn engines(name: &str) -> Vec<(String, Model)> {
     let mut models = Vec::new();
-    for context in contexts().into_iter().filter(|_| runs_on_gpus(name)) {
+    for context in contexts() {
         for (device, fast_packed_dot, software) in
             [("Apple's", false, false), ("others", true, false), ("software", false, true)]
         {

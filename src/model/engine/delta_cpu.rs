@@ -8,8 +8,8 @@ use crate::{
         tensors::{Delta, LayerStep},
     },
     ops::{
-        host::{self, DeltaRates},
-        recurrent::DeltaShape,
+        host,
+        recurrent::{DeltaRates, DeltaShape},
     },
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
@@ -150,7 +150,8 @@ fn forward(
         .zip(beta.par_chunks_exact(run * heads));
     let rows = rows.map(|(((state, x), alpha), beta)| {
         let mixed = host::short_conv(x, stride, &delta.conv, hybrid.kernel, &mut state.conv)?;
-        let rates = DeltaRates { alpha, beta, dt_bias: &delta.dt_bias, decay: &delta.decay };
+        let (dt_bias, decay) = (&delta.dt_bias[..], &delta.decay[..]);
+        let rates = DeltaRates { alpha, beta, dt_bias, decay };
         let read = host::gated_delta(shape, &mixed, &rates, &mut state.state)?;
         host::gated_norm(shape, &read, (&delta.norm, config.eps), (x, stride))
     });

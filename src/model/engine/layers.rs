@@ -4,6 +4,7 @@ use super::hybrid;
 use crate::{
     error::{Error, Result},
     formats::{
+        ModelConfig,
         model_file::ModelFile,
         tensors::{Ends, Gains, Layer, Matrix, Table, end_tensors, layer_tensors_at},
     },
@@ -17,6 +18,9 @@ use crate::{
 
 /// A decoder layer in host memory.
 pub(crate) type HostLayer = Layer<PackedTernary, Vec<f32>>;
+
+/// A layer of each kind, and how many there are.
+pub(crate) type LayerKinds = Vec<(HostLayer, usize)>;
 
 /// What comes before and after the layers, in host memory.
 pub(crate) type HostEnds = Ends<HostTable, Vec<f32>>;
@@ -73,6 +77,22 @@ impl HostLayer {
         let read = layer_tensors_at(file.config(), layer)
             .try_map(stacked, |gains| vector(file, &full(gains.name), gains))?;
         hybrid::arranged(read, file.config())
+    }
+
+    /// Reads a layer of each kind. Returns them with how many there are.
+    ///
+    /// # Errors
+    /// As [`HostLayer::read`].
+    pub fn kinds(file: &dyn ModelFile, config: &ModelConfig) -> Result<LayerKinds> {
+        let mut kinds = Vec::new();
+        for recurrent in [false, true] {
+            let of_kind = (0..config.layers).filter(|&n| config.is_recurrent(n) == recurrent);
+            let of_kind: Vec<usize> = of_kind.collect();
+            if let Some(&first) = of_kind.first() {
+                kinds.push((Self::read(file, first)?, of_kind.len()));
+            }
+        }
+        Ok(kinds)
     }
 
     /// Copies it to the GPU.

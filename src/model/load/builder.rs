@@ -2,7 +2,7 @@
 
 use super::{
     files::{self, MaybeTokenizer, ModelFiles},
-    model::{AutoChoice, Model, check_device},
+    model::{AutoChoice, Model},
     settings::{LoadSettings, Origin},
     text_check, unoptimized,
 };
@@ -171,9 +171,10 @@ impl<'a> ModelBuilder<'a> {
     /// context, before any is uploaded. [`Error::Invalid`] for no context, one device twice, more
     /// devices than layers, a [`split`](Self::split) that does not give each context layers and the
     /// model all of its own, more offloaded layers than there are, layers with other groups of
-    /// scales, which cannot be offloaded, or layers that are split and offloaded.
-    /// [`Error::DeviceUnsupported`] for offloaded layers on a device without
-    /// `MAPPABLE_PRIMARY_BUFFERS`, and for a model with recurrent layers on a GPU. With [`Device::Auto`], errors of the GPU are none.
+    /// scales, which cannot be offloaded, layers that are split and offloaded, or
+    /// either of a model with recurrent layers. [`Error::DeviceUnsupported`] for offloaded layers on
+    /// a device without `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are
+    /// none.
     pub fn build(self) -> Result<Model> {
         let Self { source, device, settings, progress } = self;
         unoptimized::warn();
@@ -229,8 +230,8 @@ impl<'a> ModelBuilder<'a> {
     }
 
     /// Returns the GPU memory that the weights will need, and the host memory of offloaded layers.
-    /// It reads the tensors outside the layers and those of the first layer, as large as which the
-    /// others are taken to be. [`Device::Auto`] and [`Device::Gpu`] open the device.
+    /// It reads the tensors outside the layers and those of the first layer of each kind, as large as
+    /// which the others are taken to be. [`Device::Auto`] and [`Device::Gpu`] open the device.
     ///
     /// # Errors
     /// As [`ModelBuilder::build`].
@@ -248,14 +249,14 @@ impl<'a> ModelBuilder<'a> {
             let (contexts, _) = open(self.device.clone())?;
             let LoadSettings { int8_head, f16_attention, offload, split, .. } = &self.settings;
             let (ends, config) = (HostEnds::read(file, *int8_head)?, files::config(file)?);
-            self.settings.check(&contexts, config.layers)?;
-            check_device(&contexts, &config)?;
-            let first = HostLayer::read(file, 0)?;
+            self.settings.check(&contexts, &config)?;
             let [context] = &contexts[..] else {
+                let first = HostLayer::read(file, 0)?;
                 return SplitModel::weights(&contexts, &config, &ends, &first, split);
             };
+            let kinds = HostLayer::kinds(file, &config)?;
             let how = (*offload, *f16_attention);
-            let (_, footprint) = GpuModel::weights(context, &config, &ends, &first, how)?;
+            let (_, footprint) = GpuModel::weights(context, &config, &ends, &kinds, how)?;
             Ok(vec![ModelPart { context: context.clone(), layers: 0..config.layers, footprint }])
         })
     }

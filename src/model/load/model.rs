@@ -14,9 +14,9 @@ use crate::{
     model::{
         engine::{
             cpu::CpuModel,
-            gpu::{self, GpuModel, SplitModel},
+            gpu::{GpuModel, SplitModel},
             interface::{Engine, ModelPart, Offloaded, SessionOptions},
-            layers::{HostEnds, HostLayer},
+            layers::{HostEnds, HostLayer, LayerKinds},
         },
         generate::{
             constraint::ConstraintSource,
@@ -62,23 +62,13 @@ pub(super) struct AutoChoice {
     pub error: Option<Error>,
 }
 
-/// Checks that these contexts, none for the CPU, can compute a model.
-///
-/// # Errors
-/// [`Error::DeviceUnsupported`] that names what is missing.
-pub(super) fn check_device(contexts: &[Context], config: &ModelConfig) -> Result<()> {
-    match config.hybrid.is_some() && !contexts.is_empty() {
-        true => Err(gpu::recurrent()),
-        false => Ok(()),
-    }
-}
-
 /// Builds what computes a model.
 fn engine(
     contexts: &[Context],
     config: ModelConfig,
     ends: HostEnds,
     layers: impl Iterator<Item = Result<HostLayer>>,
+    kinds: impl FnOnce() -> Result<LayerKinds>,
     settings: &LoadSettings,
     threads: &Threads,
 ) -> Result<Arc<dyn Engine>> {
@@ -87,7 +77,7 @@ fn engine(
         [] => Arc::new(CpuModel::new(config, ends, layers, threads.clone())?),
         [context] => {
             let how = (*offload, *f16_attention);
-            Arc::new(GpuModel::new(context, config, ends, layers, how)?)
+            Arc::new(GpuModel::new(context, config, ends, layers, kinds, how)?)
         }
         contexts => {
             let how = (&split[..], *f16_attention);
@@ -111,8 +101,7 @@ impl Model {
         if !settings.ignore_unused {
             file.check_unused()?;
         }
-        settings.check(contexts, count)?;
-        check_device(contexts, &config)?;
+        settings.check(contexts, &config)?;
         let ends = HostEnds::read(file, settings.int8_head)?;
         let mut fingerprint = Fingerprint::new(&config, &ends);
         let ends_fingerprint = Fingerprint::of_ends(&config, &ends);
@@ -129,7 +118,9 @@ impl Model {
         });
         let own_threads = settings.threads.filter(|_| contexts.is_empty());
         let threads = own_threads.map_or_else(|| Ok(Threads::default()), Threads::new)?;
-        let engine = engine(contexts, config, ends, layers, settings, &threads)?;
+        let of_kinds = config.clone();
+        let kinds = || HostLayer::kinds(file, &of_kinds);
+        let engine = engine(contexts, config, ends, layers, kinds, settings, &threads)?;
         contexts.iter().try_for_each(|context| context.check_there("loading a model"))?;
         progress(count, count);
         Ok(Self {

@@ -1,13 +1,22 @@
-//! Ops of recurrent layers: gated DeltaNet.
+//! Recurrent layers of language models: gated DeltaNet, and the gated attention beside it.
+//!
+//! Formulas are those of transformers' `Qwen3_5ForCausalLM`: the gated delta rule (Yang et al. 2024,
+//! arXiv 2412.06464) after a short convolution.
 
-mod delta;
 mod expect;
-mod output_gate;
-mod short_conv;
+pub(crate) mod gated_delta;
+pub(crate) mod gated_norm;
+pub(crate) mod output_gate;
+mod shape;
+pub(crate) mod short_conv;
 
-pub(crate) use delta::DeltaShape;
+pub use shape::{DeltaRates, DeltaShape};
 
-/// The ops that models on the CPU run.
-pub(crate) mod host {
-    pub use super::{delta::host::*, output_gate::host::*, short_conv::host::*};
-}
+family!(
+    gated_delta,
+    gated_norm,
+    output_gate,
+    short_conv;
+    reference:;
+    host: gated_delta, gated_norm, output_gate, short_conv
+);

@@ -70,8 +70,8 @@ impl AttentionShape {
 /// they continue.
 #[derive(Clone, Copy, Debug)]
 pub struct CachePositions<'a> {
-    pub(super) sequences: &'a Tensor<u32>,
-    pub(super) tokens: usize,
+    pub(in crate::ops) sequences: &'a Tensor<u32>,
+    pub(in crate::ops) tokens: usize,
 }
 
 impl<'a> CachePositions<'a> {
@@ -83,7 +83,7 @@ impl<'a> CachePositions<'a> {
     }
 
     /// Number of sequences, which must be for this number of tokens altogether.
-    pub(super) fn check(&self, op: &'static str, tokens: usize) -> Result<usize> {
+    pub(in crate::ops) fn check(&self, op: &'static str, tokens: usize) -> Result<usize> {
         let (run, shape) = (self.tokens, self.sequences.shape());
         let n = shape.dims().first().copied().unwrap_or(0);
         if shape.dims() != [n, 2] {

@@ -4,6 +4,7 @@
 mod bitnet;
 mod optimizer;
 mod quantizers;
+mod recurrent;
 mod tensor;
 mod transformer;
 

@@ -4,6 +4,7 @@ mod bitnet;
 mod linalg;
 mod measure;
 mod optimizer;
+mod recurrent;
 mod tensor;
 mod transformer;
 
@@ -75,9 +76,16 @@ impl Op {
 /// Every op of the crate.
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let all =
-            [bitnet::OPS, linalg::OPS, tensor::OPS, transformer::OPS, optimizer::OPS, measure::OPS]
-                .concat();
+        let all = [
+            bitnet::OPS,
+            linalg::OPS,
+            tensor::OPS,
+            transformer::OPS,
+            recurrent::OPS,
+            optimizer::OPS,
+            measure::OPS,
+        ]
+        .concat();
         all.into_iter()
             .map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() })
             .collect()

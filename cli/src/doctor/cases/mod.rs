@@ -6,6 +6,7 @@ mod linalg;
 mod measure;
 mod model;
 mod optimizer;
+mod recurrent;
 mod tensor;
 mod transformer;
 
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Case> {
         bitnet::CASES,
         tensor::CASES,
         transformer::CASES,
+        recurrent::CASES,
         optimizer::CASES,
         linalg::CASES,
         measure::CASES,

@@ -79,7 +79,7 @@ impl GpuModel {
         let s = s.ok_or_else(none)?;
         let count = s.config.count;
         RmsNorm::new(gain, self.config.eps).forward_into(encoder, x, &s.normed)?;
-        let router = router(encoder, &experts.router, &s.ones)?;
+        let router = dense(encoder, &experts.router, &s.ones)?;
         transformer::dense_gemv(&s.normed, &router).forward_into(encoder, &s.logits)?;
         let route: Route<'_> = transformer::route(&s.logits, s.config.used);
         let route = if s.config.normalized { route } else { route.of_all() };
@@ -100,12 +100,16 @@ impl GpuModel {
     }
 }
 
-/// The router's matrix of `experts` rows, padded where its rows are not whole groups of sixteen
-/// bytes.
-fn router(encoder: &mut Encoder, numbers: &Tensor<f32>, ones: &Tensor<f32>) -> Result<DenseMatrix> {
-    let experts = ones.len();
-    let columns = numbers.len() / experts.max(1);
-    let numbers = numbers.reshape([experts, columns])?;
+/// A matrix of floats with as many rows as there are `ones`, padded where its rows are not whole
+/// groups of sixteen bytes.
+pub(super) fn dense(
+    encoder: &mut Encoder,
+    numbers: &Tensor<f32>,
+    ones: &Tensor<f32>,
+) -> Result<DenseMatrix> {
+    let rows = ones.len();
+    let columns = numbers.len() / rows.max(1);
+    let numbers = numbers.reshape([rows, columns])?;
     let padded = DenseElement::F32.row_words(columns);
     let numbers = match padded == columns {
         true => numbers,

@@ -3,10 +3,10 @@
 
 use super::{
     linear::{Rotation, rotations},
+    memory::Memory,
     offload::Streamed,
 };
 use crate::{
-    element::Element,
     error::{Error, Result},
     formats::{config::ModelConfig, tensors::Table},
     gpu::{
@@ -23,8 +23,8 @@ use crate::{
         bitnet::{self, BlockFloatActivations},
         tensor,
         transformer::{
-            self, CachePositions, KvCache, LogitMasks, Penalizer, Penalties, RmsNorm,
-            SampleOptions, SampleParams, sample::Searches,
+            self, CachePositions, LogitMasks, Penalizer, Penalties, RmsNorm, SampleOptions,
+            SampleParams, sample::Searches,
         },
     },
     spans::span,
@@ -53,24 +53,6 @@ pub(in crate::model) struct GpuModel {
     pub(super) f16_attention: bool,
     /// Tokens that are computed together, at most.
     pub(super) batch: usize,
-}
-
-/// What layers keep of the sequences of a session.
-pub(super) struct Memory {
-    /// Keys and values, by layer.
-    pub caches: Vec<KvCache>,
-    /// The cosine and sine of every rotary angle, by position.
-    pub angles: Tensor<f32>,
-    /// Cosines and sines for layers with a sliding window, where there are some.
-    pub local_angles: Option<Tensor<f32>>,
-}
-
-impl Memory {
-    /// Caches of their own with the same contents.
-    pub fn duplicate(&self) -> Result<Self> {
-        let caches = self.caches.iter().map(KvCache::duplicate).collect::<Result<_>>()?;
-        Ok(Self { caches, angles: self.angles.clone(), local_angles: self.local_angles.clone() })
-    }
 }
 
 /// What a recording appends to some of the sequences.
@@ -333,20 +315,9 @@ impl GpuModel {
         Self { context, ..self.clone() }
     }
 
-    /// Empty key-value caches, and what goes with them.
+    /// The memory of empty sequences.
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
-        let (context, c) = (&self.context.with_label(Footprint::CACHE), &self.config);
-        let SessionOptions { sequences, capacity, kv_type } = options;
-        let element = kv_type.unwrap_or(Element::F32);
-        let cache = |layer| {
-            KvCache::new(context, c.attention(), sequences, capacity, element)
-                .map(|cache| cache.window(c.window(layer)))
-        };
-        let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
-        let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
-        let (angles, local_angles) =
-            (upload(c.rope_angles(capacity))?, c.local_angles(capacity).map(upload).transpose()?);
-        Ok(Memory { caches, angles, local_angles })
+        Memory::new(&self.context.with_label(Footprint::CACHE), &self.config, options)
     }
 
     /// Room for the residual stream of this many tokens.

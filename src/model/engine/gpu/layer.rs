@@ -3,8 +3,10 @@
 
 use super::{
     experts::ExpertScratch,
-    graph::{GpuModel, Input, Memory},
+    graph::{GpuModel, Input},
     linear::{GpuStack, Prepared, fits, gated, side_by_side},
+    memory::{LayerMemory, Memory},
+    recurrent::{RecurrentScratch, no_hybrid},
 };
 use crate::{
     error::{Error, Result},
@@ -13,6 +15,7 @@ use crate::{
     model::engine::layers::GpuLayer,
     ops::{
         bitnet::{self, BlockFloatActivations, Layout, QuantizedActivations},
+        recurrent,
         transformer::{self, RmsNorm, RmsNormHeads},
     },
     weights::ternary::matrix::TernaryMatrix,
@@ -38,6 +41,7 @@ pub(super) struct Scratch {
     /// What is normed before it is added to the residual stream, `[rows, hidden]`.
     added: Option<Tensor<f32>>,
     experts: Option<ExpertScratch>,
+    recurrent: Option<RecurrentScratch>,
 }
 
 impl Scratch {
@@ -52,14 +56,22 @@ impl Scratch {
 
     /// Returns where a product goes, by the steps that follow it, and those of them that are left.
     fn output<'a>(&self, (after, source): Left<'a>) -> (Out<'_, f32>, Left<'a>) {
-        match (after, &self.added) {
-            ([LayerStep::Add, after @ ..], _) => (Out::add(&self.x), (after, Source::Stream)),
-            ([LayerStep::Norm(_), LayerStep::Add, ..], Some(added)) => {
-                (Out::set(added), (after, source))
+        let y = match (after, &self.added, &self.recurrent) {
+            ([LayerStep::Add, after @ ..], ..) => {
+                return (Out::add(&self.x), (after, Source::Stream));
             }
-            ([LayerStep::Gate, ..], _) => (Out::set(&self.gate_up), (after, source)),
-            _ => (Out::set(&self.qkv), (after, source)),
-        }
+            ([LayerStep::Norm(_), LayerStep::Add, ..], Some(added), _) => added,
+            ([LayerStep::Gate, ..], ..) => &self.gate_up,
+            ([LayerStep::KeepGate, ..], _, Some(own)) => &own.attention,
+            ([LayerStep::Delta(_), ..], _, Some(own)) => &own.input,
+            _ => &self.qkv,
+        };
+        (Out::set(y), (after, source))
+    }
+
+    /// Returns intermediate results of recurrent layers.
+    fn recurrent(&self) -> Result<&RecurrentScratch> {
+        self.recurrent.as_ref().ok_or_else(no_hybrid)
     }
 }
 
@@ -71,6 +83,7 @@ impl GpuModel {
         let added = self.layers.iter().any(GpuLayer::norms_sums);
         Ok(Scratch {
             experts: self.expert_scratch(rows)?,
+            recurrent: self.recurrent_scratch(rows)?,
             x,
             normed: self.prepared([rows, c.hidden], Source::Stream)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
@@ -84,7 +97,7 @@ impl GpuModel {
     }
 
     /// Allocates what goes into the linear layers of a source, as their matrices take it.
-    fn prepared(&self, [rows, columns]: [usize; 2], source: Source) -> Result<Prepared> {
+    pub(super) fn prepared(&self, [rows, columns]: [usize; 2], source: Source) -> Result<Prepared> {
         if self.config.quantized_activations {
             let layout = self.layout(columns, source);
             let quantized = QuantizedActivations::uninit(&self.context, rows, columns, layout)?;
@@ -147,19 +160,58 @@ impl GpuModel {
                     self.experts(encoder, s.input(source).0, gain, experts, y)?;
                     left
                 }
+                (
+                    LayerStep::Norm(gain),
+                    [LayerStep::DeltaRates { alpha, beta }, LayerStep::Linear(stack), after @ ..],
+                ) => {
+                    let (x, own) = (s.input(source).0, s.recurrent()?);
+                    self.delta_rates(encoder, x, gain, [alpha, beta], own)?;
+                    self.linear(encoder, s, Some(gain), stack, (after, source))?
+                }
                 (LayerStep::Norm(_) | LayerStep::Experts(_) | LayerStep::Add, _) => {
                     return Err(no_order());
                 }
-                (
-                    LayerStep::KeepGate
-                    | LayerStep::OutputGate
-                    | LayerStep::DeltaRates { .. }
-                    | LayerStep::Delta(_),
-                    _,
-                ) => return Err(recurrent()),
+                // Steps that only models with recurrent layers have.
+                _ => {
+                    self.recurrent_step(encoder, (step, after), (&memory.layers[index], input), s)?
+                }
             };
         }
         Ok(())
+    }
+
+    /// Records a step that only models with recurrent layers have; the delta rule with the linear
+    /// layer after it.
+    fn recurrent_step<'a>(
+        &self,
+        encoder: &mut Encoder,
+        (step, after): (&'a GpuStep, &'a [GpuStep]),
+        (memory, input): (&LayerMemory, &Input),
+        s: &Scratch,
+    ) -> Result<Left<'a>> {
+        let own = s.recurrent()?;
+        match (step, after, memory) {
+            (LayerStep::KeepGate, ..) => {
+                self.keep_gate(encoder, &s.qkv, own)?;
+                Ok((after, Source::Stream))
+            }
+            (LayerStep::OutputGate, ..) => {
+                recurrent::output_gate(encoder, &s.attended, &own.attention)?;
+                Ok((after, Source::Attention))
+            }
+            (
+                LayerStep::Delta(delta),
+                [LayerStep::Linear(stack), after @ ..],
+                LayerMemory::Recurrent(state),
+            ) => {
+                self.delta(encoder, state, input, delta, own)?;
+                let (y, left) = s.output((after, Source::Attention));
+                let eps = self.config.eps;
+                side_by_side(encoder, &own.output, (None, eps), stack, &own.prepared, y)?;
+                Ok(left)
+            }
+            _ => Err(no_order()),
+        }
     }
 
     /// Records linear layers of one input, and the gate if one dispatch does both.
@@ -228,18 +280,13 @@ impl GpuModel {
         s: &Scratch,
     ) -> Result<()> {
         let local = memory.local_angles.as_ref().filter(|_| self.config.window(index).is_some());
-        let (angles, cache) = (local.unwrap_or(&memory.angles), &memory.caches[index]);
+        let angles = local.unwrap_or(&memory.angles);
+        let LayerMemory::Attention(cache) = &memory.layers[index] else { return Err(no_hybrid()) };
         let attention = transformer::attention(&s.qkv, input.positions(), cache);
         let attention = attention.rope(angles).max_len(input.longest);
         let attention = if self.f16_attention { attention.f16() } else { attention };
         attention.forward_into(encoder, &s.attended)
     }
-}
-
-/// Recurrent layers, and the gated attention beside them, are computed on the CPU only.
-pub(in crate::model) fn recurrent() -> Error {
-    let what = "recurrent layers (Gated DeltaNet) are computed on the CPU only: kernels for GPUs are missing";
-    Error::DeviceUnsupported { what: what.into() }
 }
 
 /// A family has its steps in an order that is not recorded.

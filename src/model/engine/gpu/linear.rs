@@ -3,7 +3,7 @@
 
 use crate::{
     error::Result,
-    formats::{Hadamard, config::ModelConfig, tensors::Stack},
+    formats::{Hadamard, Hybrid, config::ModelConfig, tensors::Stack},
     gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     ops::{
         bitnet::{self, BlockFloatActivations, Gate, Norm, QuantizedActivations},
@@ -65,7 +65,9 @@ pub(super) fn rotations(context: &Context, c: &ModelConfig) -> Result<BTreeMap<u
         let signs = signs.get(&width).map(|signs| context.upload(signs, [width])).transpose()?;
         Ok((width, Rotation { block: *block, signs }))
     };
-    [c.hidden, c.heads * c.head_dim, c.intermediate].into_iter().map(rotation).collect()
+    let widths = [c.hidden, c.heads * c.head_dim, c.intermediate];
+    let values = c.hybrid.as_ref().map(Hybrid::values);
+    widths.into_iter().chain(values).map(rotation).collect()
 }
 
 /// Records the products of linear layers of one input, side by side in `y`.

@@ -10,8 +10,8 @@ use crate::{
     gpu::{context::Context, host_staging},
     memory::Footprint,
     model::engine::{
-        interface::SessionOptions,
-        layers::{GpuEnds, HostEnds, HostLayer},
+        interface::{SessionOptions, unchosen},
+        layers::{GpuEnds, HostEnds, HostLayer, LayerKinds},
         offload::Offload,
     },
 };
@@ -64,28 +64,27 @@ impl Bytes {
 
 impl GpuModel {
     /// Uploads the weights, layer by layer as they come, or keeps them in host memory, as `offload`
-    /// says; with the attention of prompts in f16, or not.
+    /// says; with the attention of prompts in f16, or not. `kinds` reads a layer of each kind.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they
-    /// will not fit: layers are taken to be as large as the first. Those of [`GpuModel::weights`]
-    /// and [`Streamed::take`].
+    /// will not fit: layers are taken to be as large as the first of their kind. Those of
+    /// [`GpuModel::weights`] and [`Streamed::take`].
     pub fn new(
         context: &Context,
         config: ModelConfig,
         host: HostEnds,
         layers: impl Iterator<Item = Result<HostLayer>>,
+        kinds: impl FnOnce() -> Result<LayerKinds>,
         (offload, f16_attention): (Offload, bool),
     ) -> Result<Self> {
-        let (mut layers, count) = (layers.peekable(), config.layers);
+        let count = config.layers;
         let mut offloaded = if let Offload::Layers(count) = offload { count } else { 0 };
         // What it takes to know is done only where it matters.
-        if (context.memory_stats().limit.is_some() || matches!(offload, Offload::Auto(_)))
-            && let Some(Ok(first)) = layers.peek()
-        {
+        if context.memory_stats().limit.is_some() || matches!(offload, Offload::Auto(_)) {
             let footprint;
             (offloaded, footprint) =
-                Self::weights(context, &config, &host, first, (offload, f16_attention))?;
+                Self::weights(context, &config, &host, &kinds()?, (offload, f16_attention))?;
             context.check_room(footprint.weights, || match offloaded {
                 0 => "a model's weights".into(),
                 _ => format!("a model's weights, {offloaded} of {count} layers apart"),
@@ -106,8 +105,8 @@ impl GpuModel {
         Ok(Self::of(context, config, ends, layers, streamed)?.f16_attention(f16_attention))
     }
 
-    /// How many layers of a model of such ends and layers are offloaded, and what its weights take
-    /// then.
+    /// How many layers of a model of such ends and kinds of layers are offloaded, and what its
+    /// weights take then.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] where [`Offload::Auto`] finds that offloading all will not do;
@@ -116,10 +115,11 @@ impl GpuModel {
         context: &Context,
         config: &ModelConfig,
         ends: &HostEnds,
-        layer: &HostLayer,
+        kinds: &[(HostLayer, usize)],
         (offload, f16_attention): (Offload, bool),
     ) -> Result<(usize, Footprint)> {
-        let bytes = Bytes::of(context, (ends, (true, true)), layer, config.layers)?;
+        let [(layer, of_kind), others @ ..] = kinds else { return Err(unchosen()) };
+        let bytes = Bytes::of(context, (ends, (true, true)), layer, *of_kind)?;
         let count = match offload {
             Offload::None => 0,
             Offload::Layers(count) => count,
@@ -147,7 +147,12 @@ impl GpuModel {
         if count > 0 {
             host_staging::check(context)?;
         }
-        Ok((count, bytes.with(count)))
+        // Where there are several kinds, no layer is offloaded.
+        let of_others = others.iter().map(|(layer, of_kind)| {
+            Self::part_weights(context, (ends, (false, false)), layer, *of_kind)
+        });
+        let all = of_others.collect::<Result<Vec<_>>>()?;
+        Ok((count, all.into_iter().fold(bytes.with(count), Footprint::and)))
     }
 
     /// What the weights of a part take that is this many layers, and the ends that they need.

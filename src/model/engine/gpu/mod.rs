@@ -6,33 +6,41 @@ mod graph;
 mod layer;
 mod linear;
 mod load;
+mod memory;
 mod offload;
+mod recurrent;
 mod session;
 mod split;
 mod step;
 
 pub(in crate::model) use graph::GpuModel;
-pub(in crate::model) use layer::recurrent;
 pub(in crate::model) use split::SplitModel;
 
 #[cfg(test)]
 mod tests {
     use crate::{
-        error::ErrorKind,
+        error::{Error, ErrorKind},
         gpu::setup::noop,
-        model::{GenerateOptions, Model, Sampling, SessionOptions},
+        model::{GenerateOptions, Model, ModelBuilder, Offload, Sampling, SessionOptions},
     };
     use pollster::block_on;
 
-    #[test]
-    fn recurrent_layers_are_refused_by_name() {
-        let context = noop::context();
-        let build = || Model::builder("tests/data/models/qwen35").device(&context);
+    #[track_caller]
+    fn assert_refused<'a>(build: impl Fn() -> ModelBuilder<'a>, op: &str) {
         for error in [build().build().map(drop), build().footprint().map(drop)] {
             let error = error.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(matches!(error, Error::Invalid { op: found, .. } if found == op), "{error}");
             assert!(error.to_string().contains("Gated DeltaNet"), "{error}");
         }
+    }
+
+    #[test]
+    fn recurrent_layers_stay_on_one_device() {
+        let contexts = [noop::context(), noop::context()];
+        let model = || Model::builder("tests/data/models/qwen35");
+        let offload = || model().device(&contexts[0]).offload(Offload::Layers(1));
+        assert_refused(offload, "offload");
+        assert_refused(|| model().device(&contexts[..]), "split");
     }
 
     /// Kernels do nothing here, so no number means anything, and a token may be what memory had

@@ -2,9 +2,8 @@
 //! again.
 
 use super::{
-    graph::{
-        GpuModel, GpuOutput, GpuSampler, Input, Memory, SamplerFeatures, Step, StepRequest, Submit,
-    },
+    graph::{GpuModel, GpuOutput, GpuSampler, Input, SamplerFeatures, Step, StepRequest, Submit},
+    memory::{LayerMemory, Memory},
     step::{CachedStep, StepOutput, StepShape},
 };
 use crate::{
@@ -249,6 +248,10 @@ impl GpuSession {
         self.lengths[sequence] = tokens;
     }
 
+    fn is_recurrent(&self) -> bool {
+        self.model.config.hybrid.is_some()
+    }
+
     /// Returns whether such a step counts its tokens itself. It can then be submitted again without
     /// a write.
     fn advances(&self, kind: StepShape) -> bool {
@@ -353,7 +356,12 @@ impl GpuSession {
         }
         // Unknown, should it fail.
         self.counted.clear();
-        let recorded = self.recorded(kind, longest)?;
+        let recorded = self.recorded(kind, longest);
+        if recorded.is_err() && self.is_recurrent() {
+            // Some recurrent layers may have seen the tokens, and others not.
+            sequences.iter().for_each(|&sequence| self.lengths[sequence] = 0);
+        }
+        let recorded = recorded?;
         self.counted = runs;
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(recorded)
@@ -405,7 +413,9 @@ impl EngineSession for GpuSession {
     fn truncate(&mut self, sequence: usize, tokens: usize) {
         // A step that was submitted may have failed, and not have counted its tokens.
         self.counted.clear();
-        self.lengths[sequence] = self.lengths[sequence].min(tokens);
+        let (recurrent, len) = (self.is_recurrent(), &mut self.lengths[sequence]);
+        // A state cannot forget its last tokens.
+        *len = if recurrent && tokens < *len { 0 } else { tokens.min(*len) };
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
@@ -413,23 +423,46 @@ impl EngineSession for GpuSession {
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
-        let (caches, lengths) = (self.memory.caches.clone(), self.lengths.clone());
+        let (memories, lengths) = (self.memory.layers.clone(), self.lengths.clone());
+        let shape = self.model.config.attention();
         Ok(Box::pin(async move {
             // One after another: staging memory for one layer will do.
             let mut layers = Vec::new();
-            for cache in caches {
-                layers.push(cache.read(&lengths)?.await?);
+            for memory in memories {
+                layers.push(memory.read(shape, &lengths).await?);
             }
             Ok(layers)
         }))
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
-        for (cache, layer) in self.memory.caches.iter().zip(&layers) {
-            cache.write(layer)?;
-            self.lengths = layer.iter().map(HostKvCache::len).collect();
+        for (memory, layer) in self.memory.layers.iter().zip(&layers) {
+            if let LayerMemory::Attention(cache) = memory {
+                cache.write(layer)?;
+                self.lengths = layer.iter().map(HostKvCache::len).collect();
+            }
         }
         Ok(())
+    }
+
+    fn read_states(&self) -> Result<Pending<Vec<Vec<Vec<f32>>>>> {
+        let states: Vec<_> = self.memory.states().cloned().collect();
+        let lengths = self.lengths.clone();
+        Ok(Box::pin(async move {
+            let mut sequences = vec![Vec::new(); lengths.len()];
+            for state in states {
+                let read = state.read(&lengths).await?;
+                sequences.iter_mut().zip(read).for_each(|(own, numbers)| own.push(numbers));
+            }
+            Ok(sequences)
+        }))
+    }
+
+    fn write_states(&mut self, states: &[Vec<Vec<f32>>]) -> Result<()> {
+        self.memory.states().enumerate().try_for_each(|(n, state)| {
+            let of_sequences = states.iter().map(|own| own.get(n).map_or(&[][..], Vec::as_slice));
+            state.write(&of_sequences.collect::<Vec<_>>())
+        })
     }
 
     fn batch(&self) -> usize {
@@ -492,8 +525,9 @@ impl EngineSession for GpuSession {
         )?)))
     }
 
+    /// A step that was submitted in vain cannot be taken back from a state.
     fn steps_ahead(&self) -> usize {
-        AHEAD
+        if self.is_recurrent() { 0 } else { AHEAD }
     }
 
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {

@@ -28,14 +28,14 @@ pub fn cases() -> Vec<Case> {
     .collect()
 }
 
-fn product(a: Near, b: Near) -> Near {
+pub fn product(a: Near, b: Near) -> Near {
     Near {
         exact: a.exact * b.exact,
         error: a.error * b.exact.abs() + b.error * a.exact.abs() + U * (a.exact * b.exact).abs(),
     }
 }
 
-fn sum(a: Near, b: Near) -> Near {
+pub fn sum(a: Near, b: Near) -> Near {
     Near {
         exact: a.exact + b.exact,
         error: a.error + b.error + U * (a.exact.abs() + b.exact.abs()),
@@ -44,7 +44,7 @@ fn sum(a: Near, b: Near) -> Near {
 
 /// σ of an x that is off by `units` of U: `f32` misses e^-|x| by 4 + 2·|x| of them where sums are
 /// reordered, and of that σ by the share 1 - σ; its own sum and quotient are 8.
-fn sigma(x: f64, units: f64) -> Near {
+pub fn sigma(x: f64, units: f64) -> Near {
     let other = 1.0 / (1.0 + x.exp());
     near(1.0 / (1.0 + (-x).exp()), 8.0 + other * (4.0 + (2.0 + units) * x.abs()))
 }
@@ -84,7 +84,7 @@ pub fn gelu_tanh(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     (times(s, x, 1.0), times(sum(s, times(product(s, t), x * slope, 6.0)), dy, 1.0))
 }
 
-fn softplus(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
+pub fn softplus(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     let log = (-x.abs()).exp().ln_1p();
     let forward = sum(near(x.max(0.0), 0.0), near(log, 20.0 + 2.0 * x.abs()));
     (forward, times(sigma(x, 0.0), dy, 1.0))
