@@ -67,6 +67,8 @@ impl Op {
                 "tensor::matmul",
                 "tensor::matmul_with",
                 "transformer::dense_int8",
+                "transformer::flash_attention",
+                "transformer::flash_attention_backward",
                 "matrix_places",
             ]
             .contains(&self.name)
