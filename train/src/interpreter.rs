@@ -172,9 +172,6 @@ impl Network {
                 (Step::Attention, Saved::Attention(saved)) => {
                     self.attention_backward(e, &saved, &value[0], batch)?
                 }
-                (Step::Attention, Saved::AttentionF16(saved)) => {
-                    self.attention_backward(e, &saved, &value[0], batch)?
-                }
                 (Step::Gate, Saved::Gate { gate, up }) => {
                     self.gate_backward(e, (&gate, &up), &value[0])?
                 }

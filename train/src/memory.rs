@@ -78,11 +78,7 @@ fn kept(step: &Step, config: &ModelConfig, plan: &Plan, settings: &Settings) -> 
         }
         Step::HeadNorms { .. } => heads(config.heads) + heads(config.kv_heads),
         // Queries and the output, keys and values, sums of the softmax.
-        Step::Attention => {
-            let numbers = 2 * (heads(config.heads) + heads(config.kv_heads));
-            let is_mixed = settings.precision == Precision::Mixed;
-            (if is_mixed { numbers.div_ceil(2) } else { numbers }) + config.heads as u64
-        }
+        Step::Attention => 2 * (heads(config.heads) + heads(config.kv_heads)) + config.heads as u64,
         Step::Gate => 2 * config.intermediate as u64,
         Step::Add => 0,
     }

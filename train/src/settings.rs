@@ -28,7 +28,7 @@ pub enum LinearMode {
     Dense,
 }
 
-/// The element type of products in linear layers, unless they are of integers, and in attention.
+/// The element type of products of linear layers, where these are not of integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -82,7 +82,7 @@ pub struct Settings {
     pub seed: u64,
     /// What linear layers compute with.
     pub linear: LinearMode,
-    /// The element type of products.
+    /// The element type of products of linear layers.
     #[serde(default)]
     pub precision: Precision,
     /// Skipped steps in a row that end the run with an error.

@@ -4,22 +4,20 @@ use crate::{
     error::Result,
     linear::LinearSaved,
     network::{Batch, Network, Value},
-    settings::Precision,
 };
 use bitnet_wgpu::{
     Encoder, Error as LibraryError, Out, Tensor,
     bitnet::Gate,
-    tensor::{self, Float, Unary, f16},
+    tensor::{self, Unary},
     transformer::{RmsNorm, RotaryEmbedding, flash_attention},
 };
-use std::any::Any;
 
 /// Rotated heads `[batch, heads, tokens, head_dim]`, and what attention made of them.
-pub struct AttentionSaved<T> {
-    queries: Tensor<T>,
-    keys: Tensor<T>,
-    values: Tensor<T>,
-    y: Tensor<T>,
+pub struct AttentionSaved {
+    queries: Tensor<f32>,
+    keys: Tensor<f32>,
+    values: Tensor<f32>,
+    y: Tensor<f32>,
     /// Logarithms of the sums of a softmax, `[batch, heads, tokens]`.
     lse: Tensor<f32>,
 }
@@ -29,8 +27,7 @@ pub enum Saved {
     Norm { x: Tensor<f32> },
     Linear(LinearSaved),
     HeadNorms { queries: Tensor<f32>, keys: Tensor<f32> },
-    Attention(Box<AttentionSaved<f32>>),
-    AttentionF16(Box<AttentionSaved<f16>>),
+    Attention(Box<AttentionSaved>),
     Gate { gate: Tensor<f32>, up: Tensor<f32> },
     Add,
 }
@@ -105,57 +102,30 @@ impl Network {
         input: Value,
         batch: &Batch,
     ) -> Result<(Value, Saved)> {
-        let (joined, saved) = match self.precision {
-            Precision::F32 => {
-                let (joined, saved) = self.attend(e, &input, batch)?;
-                (joined, Saved::Attention(Box::new(saved)))
-            }
-            Precision::Mixed => {
-                let (joined, saved) = self.attend(e, &input, batch)?;
-                (joined, Saved::AttentionF16(Box::new(saved)))
-            }
-        };
-        Ok((vec![joined], saved))
-    }
-
-    fn attend<T: Float>(
-        &self,
-        e: &mut Encoder,
-        input: &[Tensor<f32>],
-        batch: &Batch,
-    ) -> Result<(Tensor<f32>, AttentionSaved<T>)> {
         let rope = RotaryEmbedding::new(&self.angles);
         let [q, k, v] = [0, 1, 2].map(|i| self.by_heads(&input[i], batch));
         let (q, k, v) = (rope.forward(e, &q?)?, rope.forward(e, &k?)?, v?);
-        let mut of = |x: &Tensor<f32>| {
-            let x = converted(e, x)?;
-            swapped(e, &x)
-        };
-        let (queries, keys, values) = (of(&q)?, of(&k)?, of(&v)?);
+        let (queries, keys, values) = (swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?);
         let (y, lse) = flash_attention(&queries, &keys, &values).causal().forward(e)?;
         let joined = swapped(e, &y)?.reshape(input[0].shape())?;
-        Ok((converted(e, &joined)?, AttentionSaved { queries, keys, values, y, lse }))
+        let saved = AttentionSaved { queries, keys, values, y, lse };
+        Ok((vec![joined], Saved::Attention(Box::new(saved))))
     }
 
     /// Returns the gradients of queries, keys and values.
-    pub fn attention_backward<T: Float>(
+    pub fn attention_backward(
         &self,
         e: &mut Encoder,
-        saved: &AttentionSaved<T>,
+        saved: &AttentionSaved,
         dy: &Tensor<f32>,
         batch: &Batch,
     ) -> Result<Value> {
         let AttentionSaved { queries, keys, values, y, lse } = saved;
-        let dy = converted(e, &self.by_heads(dy, batch)?)?;
-        let dy = swapped(e, &dy)?;
+        let dy = swapped(e, &self.by_heads(dy, batch)?)?;
         let attention = flash_attention(queries, keys, values).causal();
         let (q, k, v) = attention.backward(e, y, lse, &dy)?;
         let rope = RotaryEmbedding::new(&self.angles);
-        let mut of = |x: &Tensor<T>| {
-            let x = swapped(e, x)?;
-            converted(e, &x)
-        };
-        let (q, k, v) = (of(&q)?, of(&k)?, of(&v)?);
+        let (q, k, v) = (swapped(e, &q)?, swapped(e, &k)?, swapped(e, &v)?);
         let joined = |x: Tensor<f32>| {
             let rows = batch.windows * batch.tokens;
             x.reshape([rows, x.len() / rows.max(1)])
@@ -211,15 +181,7 @@ pub fn first(mut value: Value) -> Tensor<f32> {
     value.swap_remove(0)
 }
 
-/// The same numbers in another type, or the tensor itself.
-fn converted<X: Float, Y: Float>(e: &mut Encoder, x: &Tensor<X>) -> bitnet_wgpu::Result<Tensor<Y>> {
-    match (x as &dyn Any).downcast_ref::<Tensor<Y>>() {
-        Some(same) => Ok(same.clone()),
-        None => tensor::cast(x).forward(e),
-    }
-}
-
 /// Tokens and heads in each other's place.
-fn swapped<T: Float>(e: &mut Encoder, x: &Tensor<T>) -> bitnet_wgpu::Result<Tensor<T>> {
+fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> bitnet_wgpu::Result<Tensor<f32>> {
     tensor::permute(x, &[0, 2, 1, 3]).forward(e)
 }

@@ -66,7 +66,7 @@ pub struct RunArgs {
     /// Activation type of linear layers [default: float for qwen3, else int8]
     #[arg(long, value_name = "TYPE")]
     pub activations: Option<Activations>,
-    /// Type of products in linear layers and attention, but for those of int8 activations
+    /// Type of products of linear layers, but for those of int8 activations
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub precision: Products,
     /// Number of windows at the end of the text that are held out [default: 1 % of them, 1 to 64]

@@ -2,9 +2,8 @@
 //! of each row's sum, from which [`FlashAttention::backward`]
 //! computes the scores again. "FlashAttention-2", Dao 2023, arXiv:2307.08691.
 
-use super::flash_attention_tensor_cores as tensor_cores;
 use crate::{
-    element::{Element, Float},
+    element::Float,
     error::{Error, Result},
     gpu::{
         encoder::Encoder,
@@ -25,7 +24,7 @@ use crate::{
     wgsl,
 };
 
-params! { pub(super) struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 } }
+params! { struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 } }
 
 /// Queries of a workgroup (keys, of the gradients for them), and keys (queries) that it looks at
 /// together.
@@ -116,8 +115,7 @@ static FLASH_ATTENTION: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&FLASH_ATTENTION, &tensor_cores::FORWARD[0], &tensor_cores::FORWARD[1]];
+pub(super) const KERNELS: &[&Kernel] = &[&FLASH_ATTENTION];
 
 const OP: &str = "flash_attention";
 
@@ -137,10 +135,6 @@ pub struct FlashAttention<'a, T> {
 /// heads / kv_heads of q, in order (grouped-query attention). Memory is that of the results: scores
 /// exist in tiles only. Sums are in `f32`, in an order that follows from the shape, so a device
 /// is bit-identical every time. A score that is not finite gives undefined numbers.
-///
-/// `f16` is multiplied on tensor cores where the device has them (`Capabilities::tensor_cores`), of
-/// heads of four or eight of their matrices (of 16 × 16: 64 or 128 features), with a multiple of 64
-/// tokens. Weights, and in the gradients their slopes, are rounded to `f16` there.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer};
@@ -202,8 +196,7 @@ impl<T: Float> FlashAttention<'_, T> {
         let (problem, y, Self { q, k, v, .. }) = (Problem::of(OP, &self)?, y.into(), self);
         y.check_shape(OP, q.shape())?;
         Out::set(lse).check_shape(OP, q.shape().without_last())?;
-        let (cores, groups) = (problem.cores::<T>(encoder), problem.groups(problem.heads));
-        let groups = cores.map_or(groups, |(_, tiles)| tiles * problem.heads);
+        let groups = problem.groups(problem.heads);
         let params = Params {
             groups: groups as u32,
             tokens: problem.tokens as u32,
@@ -214,8 +207,7 @@ impl<T: Float> FlashAttention<'_, T> {
             scale: self.scale_or_default(problem.dim),
         };
         let bindings: [&dyn Bind; 5] = [q, k, v, y.tensor(), lse];
-        let kernel = cores.map_or(&FLASH_ATTENTION, |(at, _)| &tensor_cores::FORWARD[at]);
-        encoder.dispatch(kernel, &params, &bindings, problem.extent(groups, 2))
+        encoder.dispatch(&FLASH_ATTENTION, &params, &bindings, problem.extent(groups, 2))
     }
 }
 
@@ -260,12 +252,6 @@ impl Problem {
     /// Query heads that share a key head.
     pub fn sharing(&self) -> usize {
         self.heads.checked_div(self.kv_heads).unwrap_or(1)
-    }
-
-    /// Which kernel on tensor cores computes it, if one does, and its workgroups for each head.
-    pub fn cores<T: Float>(&self, encoder: &Encoder) -> Option<(usize, usize)> {
-        let cores = &encoder.context().capabilities().tensor_cores;
-        tensor_cores::choose(cores, self).filter(|_| T::ELEMENT == Element::F16)
     }
 
     /// The workgroups that make an output of this many heads.

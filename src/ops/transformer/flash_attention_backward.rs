@@ -6,7 +6,6 @@
 use super::{
     attention::dot,
     flash_attention::{FlashAttention, Problem, rows_of, tiled, tiled_msl},
-    flash_attention_tensor_cores::{Kernels, kernels},
 };
 use crate::{
     element::Float,
@@ -132,48 +131,7 @@ static DKDV: Kernel = Kernel::trusted(
 )
 .flat();
 
-static DQ_TENSOR_CORES: Kernels = kernels!(
-    ["flash_attention_dq_tensor_cores_16", "flash_attention_dq_tensor_cores_8"],
-    "transformer/flash_attention_dq_tensor_cores",
-    1,
-    QueryParams::FIELDS,
-    &[
-        read("q", F16),
-        read("k", F16),
-        read("v", F16),
-        read("dy", F16),
-        read("lse", F32),
-        read("delta", F32),
-        read_write("dq", F16),
-    ]
-);
-
-static DKDV_TENSOR_CORES: Kernels = kernels!(
-    ["flash_attention_dkdv_tensor_cores_16", "flash_attention_dkdv_tensor_cores_8"],
-    "transformer/flash_attention_dkdv_tensor_cores",
-    2,
-    KeyParams::FIELDS,
-    &[
-        read("q", F16),
-        read("k", F16),
-        read("v", F16),
-        read("dy", F16),
-        read("lse", F32),
-        read("delta", F32),
-        read_write("dk", F16),
-        read_write("dv", F16),
-    ]
-);
-
-pub(super) const KERNELS: &[&Kernel] = &[
-    &DELTA,
-    &DQ,
-    &DKDV,
-    &DQ_TENSOR_CORES[0],
-    &DQ_TENSOR_CORES[1],
-    &DKDV_TENSOR_CORES[0],
-    &DKDV_TENSOR_CORES[1],
-];
+pub(super) const KERNELS: &[&Kernel] = &[&DELTA, &DQ, &DKDV];
 
 impl<T: Float> FlashAttention<'_, T> {
     /// Records the gradients: returns those of q, k and v, where `dy` is that of `y`, and `y` and
@@ -236,12 +194,13 @@ impl<T: Float> FlashAttention<'_, T> {
 
             let (tokens, dim, sharing) =
                 (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
-            let (causal, scale) = (self.causal.into(), self.scale_or_default(problem.dim));
-            let cores = problem.cores::<T>(encoder);
-            let of = |heads| cores.map_or(problem.groups(heads), |(_, tiles)| tiles * heads);
-            let (of_q, of_k) = (of(problem.heads), of(problem.kv_heads));
+            let (causal, scale, groups) = (
+                self.causal.into(),
+                self.scale_or_default(problem.dim),
+                problem.groups(problem.heads),
+            );
             let params = QueryParams {
-                groups: of_q as u32,
+                groups: groups as u32,
                 tokens,
                 dim,
                 sharing,
@@ -250,15 +209,16 @@ impl<T: Float> FlashAttention<'_, T> {
                 scale,
             };
             encoder.dispatch(
-                cores.map_or(&DQ, |(at, _)| &DQ_TENSOR_CORES[at]),
+                &DQ,
                 &params,
                 &[q, k, v, dy, lse, delta, dq.tensor()],
-                problem.extent(of_q, 3),
+                problem.extent(groups, 3),
             )?;
 
+            let groups = problem.groups(problem.kv_heads);
             let (add_k, add_v) = (dk.adds().into(), dv.adds().into());
             let params = KeyParams {
-                groups: of_k as u32,
+                groups: groups as u32,
                 tokens,
                 dim,
                 sharing,
@@ -269,10 +229,10 @@ impl<T: Float> FlashAttention<'_, T> {
             };
             let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, dk.tensor(), dv.tensor()];
             encoder.dispatch(
-                cores.map_or(&DKDV, |(at, _)| &DKDV_TENSOR_CORES[at]),
+                &DKDV,
                 &params,
                 &bindings,
-                problem.extent(of_k, 4 * problem.sharing()),
+                problem.extent(groups, 4 * problem.sharing()),
             )
         })
     }

@@ -16,7 +16,6 @@ pub(crate) mod embed_ternary;
 pub(crate) mod flash_attention;
 #[cfg(feature = "train")]
 pub(crate) mod flash_attention_backward;
-pub(crate) mod flash_attention_tensor_cores;
 pub(crate) mod mask_logits;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;

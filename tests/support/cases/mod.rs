@@ -67,8 +67,6 @@ impl Op {
                 "tensor::matmul",
                 "tensor::matmul_with",
                 "transformer::dense_int8",
-                "transformer::flash_attention",
-                "transformer::flash_attention_backward",
                 "matrix_places",
             ]
             .contains(&self.name)

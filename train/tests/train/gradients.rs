@@ -162,16 +162,16 @@ fn assert_gradients_near(one: &Trainer, other: &Trainer, windows: &[&[u32]], bou
 }
 
 /// f16 has 11 bits: each factor is off by up to 2^-11 of itself, and sums cancel. Twenty of these are
-/// allowed, and as many of the 2^-8 by which a code of int8 is off where attention rounds otherwise.
+/// allowed.
 #[test]
 fn mixed_gradients_are_near_those_in_f32() {
     let text = Corpus::from_ids(ids(2 * 8 + 1, VOCAB as u32, 9), 8).unwrap();
     let windows: Vec<&[u32]> = (0..2).map(|i| text.window(i)).collect();
-    for (family, linear, lora, bound) in [
-        ("bitnet", LinearMode::Int8, None, 0.08),
-        ("llama", LinearMode::Dense, None, 0.01),
-        ("qwen3", LinearMode::Float, None, 0.01),
-        ("llama", LinearMode::Int8, Some(Lora::new(3)), 0.08),
+    for (family, linear, lora) in [
+        ("bitnet", LinearMode::Int8, None),
+        ("llama", LinearMode::Dense, None),
+        ("qwen3", LinearMode::Float, None),
+        ("llama", LinearMode::Int8, Some(Lora::new(3))),
     ] {
         let [exact, mixed] = [Precision::F32, Precision::Mixed].map(|precision| {
             let mut settings = settings(1, linear);
@@ -187,6 +187,6 @@ fn mixed_gradients_are_near_those_in_f32() {
                 }
             }
         }
-        assert_gradients_near(&exact, &mixed, &windows, bound);
+        assert_gradients_near(&exact, &mixed, &windows, 1e-2);
     }
 }
