@@ -99,8 +99,10 @@ impl ModelFile for RandomModel {
         (!self.0.quantized_activations).then(|| self.linear(name, rows, columns)).transpose()
     }
 
-    fn vector(&self, _: &str, len: usize) -> Result<Vec<f32>> {
-        Ok(vec![1.0; len])
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        // A state that grew with every token would soon be infinite.
+        let decays = name.ends_with(".A_log");
+        Ok(vec![if decays { -1.0 } else { 1.0 }; len])
     }
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {

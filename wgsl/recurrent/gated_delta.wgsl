@@ -62,7 +62,7 @@ fn gated_delta(group: Group, ids: Ids) {
         var square = vec2<f32>();
         var product = 0.0;
         for (var i = 0u; i < HELD; i += 1u) {
-                let k = i * PARTS + part;
+            let k = i * PARTS + part;
             if k < params.key_dim {
                 let pair = vec2<f32>(mixed[query + k], mixed[key + k]);
                 square = fma(pair, pair, square);
@@ -88,7 +88,7 @@ fn gated_delta(group: Group, ids: Ids) {
         }
         var read = 0.0;
         for (var i = 0u; i < HELD; i += 1u) {
-                let k = i * PARTS + part;
+            let k = i * PARTS + part;
             if k < params.key_dim {
                 held[i] = fma(mixed[key + k], change, held[i]);
                 read = fma(held[i], mixed[query + k], read);

@@ -35,6 +35,7 @@ fn output_has_no_debug_formats() {
     let run = ["run", TALES, "Once", "--cpu", "--max-tokens", "2"];
     let json = [&run[..], &["--json"]].concat();
     let odd = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
+    let recurrent = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/qwen35/config.json");
     for arguments in [
         &["info", TALES][..],
         &["info", TALES, "--json"],
@@ -47,6 +48,19 @@ fn output_has_no_debug_formats() {
             "--cpu",
             "--prefill",
             "2",
+            "--context-lengths",
+            "0",
+            "--decode-tokens",
+            "2",
+        ],
+        // Random weights of a model with recurrent layers.
+        &[
+            "bench",
+            "--config",
+            recurrent,
+            "--cpu",
+            "--prefill",
+            "64",
             "--context-lengths",
             "0",
             "--decode-tokens",

@@ -104,7 +104,7 @@ fn responses_repeat_their_requests() {
     let format = json!({ "type": "json_schema", "name": "none", "schema": schema });
     let sent = json!({
         "instructions": "Be brief.", "metadata": { "a": "b" }, "parallel_tool_calls": false,
-        "temperature": 0.5, "top_p": 0.9, "tool_choice": { "type": "function", "name": "rest" },
+        "temperature": 0.0, "top_p": 0.9, "tool_choice": { "type": "function", "name": "rest" },
         "max_output_tokens": 50, "user": "me", "prompt_cache_key": "k", "safety_identifier": "s",
     });
     let more = [
