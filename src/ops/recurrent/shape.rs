@@ -125,8 +125,8 @@ pub(super) fn expect_shape(
     Err(Error::Shape { op, what, expected, found })
 }
 
-/// Checks that a matrix is as long as there are tokens and has at least so many columns, which are
-/// its first or last ones. Returns its columns.
+/// Checks that a matrix has a row for each token and at least `columns` columns. Returns their
+/// number.
 pub(super) fn expect_columns(
     op: &'static str,
     what: &'static str,
