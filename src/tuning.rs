@@ -187,8 +187,8 @@ impl TuningKey {
     }
 }
 
-/// Thresholds measured on one device, in place of the defaults for its kind. The example `tune` of
-/// the command-line package measures them.
+/// Thresholds measured on one device, in place of the defaults for its kind. The command
+/// `bitnet tune` measures them.
 /// [`Context::save_tuning`](crate::Context::save_tuning) writes them to the folder of
 /// [`ContextOptions::kernel_cache`](crate::ContextOptions::kernel_cache), from which the next
 /// context on the device reads them.

@@ -116,7 +116,7 @@ const TRACED_WITH_DRAFTS: usize = 64;
 /// Measures a model, or random weights without a name.
 pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     args.check()?;
-    let source = Source::open(name, args)?;
+    let source = Source::open(name, &args.model, args.config.as_deref(), args.shape)?;
     if let Some(trace) = &args.trace {
         files::check_output(trace, 1, &source.inputs(args)?)?;
     }
@@ -124,7 +124,7 @@ pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     if args.profile {
         profile::device(&contexts)?;
     }
-    let model = source.load(&contexts, args)?;
+    let model = source.load(&contexts, &args.model)?;
     let mut bench = Measurements::new(args, &contexts, model);
     bench.describe(name)?;
     bench.warm_up()?;
@@ -157,19 +157,32 @@ impl BenchArgs {
     }
 }
 
-enum Source {
+/// The weights that are measured: a model's, or random ones of a shape.
+pub enum Source {
     Files(ModelFiles),
     Random(Box<RandomModel>),
 }
 
 impl Source {
-    fn open(name: Option<&Path>, args: &BenchArgs) -> Result<Self> {
+    /// Opens a model, or takes a shape where no model is named.
+    pub fn open(
+        name: Option<&Path>,
+        args: &ModelArgs,
+        file: Option<&Path>,
+        shape: Shape,
+    ) -> Result<Self> {
         let Some(name) = name else {
-            args.model.file.none()?;
-            let config = config(args.config.as_deref(), args.shape)?;
-            return Ok(Self::Random(Box::new(RandomModel(config))));
+            args.file.none()?;
+            return Ok(Self::Random(Box::new(RandomModel(config(file, shape)?))));
         };
-        Ok(Self::Files(args.model.open(name)?))
+        Ok(Self::Files(args.open(name)?))
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        match self {
+            Self::Files(files) => files.config(),
+            Self::Random(random) => &random.0,
+        }
     }
 
     /// Returns the files that are read, which a trace must not overwrite.
@@ -180,19 +193,16 @@ impl Source {
         }
     }
 
-    fn load(&self, contexts: &[Context], args: &BenchArgs) -> Result<Model> {
-        let config = match self {
-            Self::Files(files) => files.config(),
-            Self::Random(random) => &random.0,
-        };
-        let room = SessionOptions::new(1, config.context.min(LONGEST));
+    /// Loads the model to these devices.
+    pub fn load(&self, contexts: &[Context], args: &ModelArgs) -> Result<Model> {
+        let room = SessionOptions::new(1, self.config().context.min(LONGEST));
         let model = with_progress("loading", |progress| {
             let builder = match self {
                 Self::Files(files) => files.builder(),
                 Self::Random(random) => Model::builder_from(&**random, None),
             };
-            let builder = args.model.configure(builder).device(model::device_of(contexts));
-            builder.offload(args.model.offload(room)).progress(progress).build()
+            let builder = args.configure(builder).device(model::device_of(contexts));
+            builder.offload(args.offload(room)).progress(progress).build()
         });
         Ok(model?)
     }

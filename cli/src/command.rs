@@ -18,6 +18,7 @@ use crate::{
     run::Run,
     serve::Serve,
     tokenize::Tokenize,
+    tune::Tune,
 };
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -52,6 +53,7 @@ enum Command {
     #[cfg(feature = "train")]
     Finetune(Box<Finetune>),
     Bench(Bench),
+    Tune(Tune),
     Info(Info),
     #[cfg(feature = "hub")]
     Pull(Pull),
@@ -81,6 +83,7 @@ impl Arguments {
             #[cfg(feature = "train")]
             Command::Finetune(finetune) => finetune.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Tune(tune) => tune.run(),
             Command::Info(info) => info.run(),
             Command::Adapters(adapters) => adapters.run(),
             Command::Doctor(doctor) => doctor.run(),

@@ -1,5 +1,5 @@
 //! The commands of `bitnet`: each is a module with its arguments and what it does. The examples
-//! `generate`, `perplexity` and `bench_model` call them too, and `tune` takes their options.
+//! `perplexity` and `bench_model` call them too.
 
 #![deny(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod style;
 pub mod tokenize;
 #[cfg(feature = "train")]
 pub mod train;
+pub mod tune;
 
 use bitnet_wgpu::internals::files::display;
 use std::{

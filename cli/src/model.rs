@@ -141,7 +141,7 @@ pub struct ModelArgs {
     #[arg(long)]
     pub no_tensor_cores: bool,
     /// Directory for compiled kernels (Vulkan), which make later starts faster, and for the
-    /// results of the example `tune` [default: none]
+    /// results of `bitnet tune` [default: none]
     #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
     pub kernel_cache: Option<PathBuf>,
     /// Language that kernels are compiled from; `msl` forces MSL on any Metal GPU

@@ -1,5 +1,5 @@
 //! A decoding step or a prompt, kernel by kernel, for `--profile` of `bitnet bench` and
-//! `bitnet run`.
+//! `bitnet run`, and for `bitnet tune`.
 
 use crate::counted;
 use anyhow::{Result, bail};
@@ -170,6 +170,23 @@ impl Profile {
             kernels,
             peak: peak.map(|peak| peak.bytes_per_second),
         })
+    }
+
+    /// Returns what was timed, such as a decode step.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Returns the time of all dispatches in one pass, in microseconds.
+    pub fn gpu_us(&self) -> f64 {
+        self.gpu
+    }
+
+    /// Returns the share of a kernel in the time of all kernels.
+    pub fn share(&self, kernel: &str) -> f64 {
+        let total: f64 = self.kernels.iter().map(|kernel| kernel.us).sum();
+        let us = self.kernels.iter().find(|timed| timed.name == kernel).map(|timed| timed.us);
+        us.map_or(0.0, |us| us / total)
     }
 
     /// Adds that of a step to the object that `--json` prints.

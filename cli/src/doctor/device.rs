@@ -57,6 +57,20 @@ impl Device {
         ]
     }
 
+    /// Where the thresholds come from by which kernels are chosen, and whether measuring them may
+    /// pay.
+    fn thresholds(&self) -> &'static str {
+        let c = self.context.capabilities();
+        match c.backend {
+            wgpu::Backend::Metal => {
+                "from instruction counts, not measured on Apple GPUs; `bitnet tune` may find faster kernels"
+            }
+            _ if c.software => "measured on lavapipe, a software adapter",
+            _ if c.adapter.contains("H200") => "measured on this GPU",
+            _ => "measured on an NVIDIA H200; `bitnet tune` may find faster kernels",
+        }
+    }
+
     pub fn object(&self) -> Value {
         let (c, limits) = (self.context.capabilities(), self.context.device().limits());
         json!({
@@ -65,7 +79,7 @@ impl Device {
             "unified_memory": self.adapter.unified_memory, "memory_bytes": self.adapter.memory_bytes,
             "shader_languages": c.languages.iter().map(ToString::to_string).collect::<Vec<_>>(), "shader_language": self.context.language().to_string(),
             "features": self.offers().into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
-            "tensor_cores": tensor_cores(c), "max_tensor_bytes": c.max_binding_bytes,
+            "tensor_cores": tensor_cores(c), "thresholds": self.thresholds(), "max_tensor_bytes": c.max_binding_bytes,
             "max_workgroup_memory": limits.max_compute_workgroup_storage_size, "max_workgroup_threads": limits.max_compute_invocations_per_workgroup,
         })
     }
@@ -109,6 +123,7 @@ impl fmt::Display for Device {
         writeln!(f, "features    {}", listed(named(true)))?;
         writeln!(f, "without     {}", listed(named(false)))?;
         writeln!(f, "tensor cores {}", tensor_cores(c))?;
+        writeln!(f, "thresholds  {}", self.thresholds())?;
         let (threads, bytes) = (
             limits.max_compute_invocations_per_workgroup,
             limits.max_compute_workgroup_storage_size,

@@ -27,6 +27,7 @@ mod terminal;
 mod tokenize;
 #[cfg(feature = "train")]
 mod train;
+mod tune;
 
 use serde_json::Value;
 use std::{

@@ -169,7 +169,7 @@ impl ContextOptions {
     /// By default nothing is read or written. Only Vulkan gives them; with other backends nothing is written. Drivers, too,
     /// keep their own, unless they are told not to.
     ///
-    /// What was measured on the device by the example `tune`, and written by
+    /// What was measured on the device by `bitnet tune`, and written by
     /// [`Context::save_tuning`](crate::Context::save_tuning), is read from the folder with any
     /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
     /// `auto::Auto::save_measurements` wrote, by each `Auto` that is made.
