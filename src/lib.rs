@@ -118,6 +118,7 @@ pub mod telemetry {
             observe::{
                 health::{Health, Reading, Thermal},
                 profile::{Clock, Profile, StepTime},
+                shader_log::{LogRecord, LogRecords, LogValue, ShaderLog},
             },
             trace::{Trace, Tracing},
         },

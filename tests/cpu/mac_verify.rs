@@ -38,6 +38,7 @@ const STANDINS: [(&str, &str); 7] = [
             echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo "layer  Msl $sums 2" ;;
         *"-- export assets/tales-22m $WORK/tales.mlpackage"*) echo '29 MB' ;;
         *"--example coreml_run -- assets/tales-22m $WORK/tales.mlpackage"*) echo 'CPU: decode'; [ "${FAULT:-}" = coreml ] || echo 'all: loaded; decode 9 tok/s' ;;
+        *--example\ quickstart) [ "${MTL_CAPTURE_ENABLED:-}" != 1 ] || [ "${FAULT:-}" = capture ] || mkdir "$BITNET_WGPU_CAPTURE_FILE" ;;
         *--lib*) echo tested; [ "${FAULT:-}" != watchdog ] || echo kIOGPUCommandBufferCallbackErrorImpactingInteractivity
             [ "${MTL_DEBUG_LAYER:-}" = 1 ] && [ "${FAULT:-}" != tests ] && [ "${FAULT:-}" != watchdog ] ;;
         *--test\ gpu*) [ "${MTL_SHADER_VALIDATION:-}${FAULT:-}" != 1beyond ] || echo 'Invalid device load executing kernel' ;;
@@ -48,7 +49,7 @@ const STANDINS: [(&str, &str); 7] = [
     ),
 ];
 
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 13] = [
     "doctor",
     "machine",
     "a Metal device",
@@ -60,6 +61,7 @@ const STEPS: [&str; 12] = [
     "a story",
     "both languages compared",
     "Core ML",
+    "a capture",
     "benchmarks",
 ];
 
@@ -122,6 +124,7 @@ fn a_failed_step_fails_alone() {
         ("DIFFER", "both languages compared"),
         ("ignored", "tests that need a GPU"),
         ("coreml", "Core ML"),
+        ("capture", "a capture"),
     ] {
         // The stand-in for benchmarks asks for an earlier step that passed.
         let also = (fault == "DIFFER").then_some("benchmarks");

@@ -7,6 +7,7 @@ use std::process::Command;
 use support::{App, block_on, files::Directory, own_process};
 
 const VARIABLE: &str = "BITNET_WGPU_CAPTURE";
+const FILE: &str = "BITNET_WGPU_CAPTURE_FILE";
 /// Set where this program was started again: whose device it opens.
 const WHOSE: &str = "BITNET_TEST_CAPTURE";
 
@@ -126,4 +127,13 @@ fn what_is_no_number_of_submissions_is_refused() {
     );
     // Empty, it says nothing.
     assert_eq!(started(NAME, "ours", "", None).1, ["the error is none"]);
+    // Only Metal writes a file, and one submission to it.
+    for (value, expected) in [("", "needs BITNET_WGPU_CAPTURE"), ("1", "is for Metal")] {
+        let mut program = own_process("", module_path!(), NAME);
+        program.env(WHOSE, "ours").env(VARIABLE, value).env(FILE, "step.gputrace");
+        let errors = String::from_utf8(program.output().unwrap().stderr).unwrap();
+        let expected =
+            if cfg!(target_vendor = "apple") && value == "1" { "none" } else { expected };
+        assert!(errors.contains("the error is ") && errors.contains(expected), "{errors}");
+    }
 }

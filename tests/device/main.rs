@@ -18,6 +18,7 @@ mod refusals;
 mod rope;
 mod run_time_kernels;
 mod runtime;
+mod shader_log;
 mod spans;
 mod threads;
 mod tiles;

@@ -1,10 +1,11 @@
 //! Submissions that a graphics debugger captures, RenderDoc or Xcode. An environment variable says
-//! which; wgpu tells the debugger, if one is attached.
+//! which; wgpu tells the debugger, if one is attached. Metal also writes captures to a file.
 
-use super::environment::environment;
+use super::{environment::environment, metal};
 use crate::error::{Error, Result};
 use std::{
     ops::Range,
+    path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,6 +14,8 @@ use std::{
 
 /// `N` or `N:COUNT`: the N-th submission, counted from 1, or as many from it on.
 const VARIABLE: &str = "BITNET_WGPU_CAPTURE";
+/// A file that Metal writes the capture to, for Xcode.
+const FILE: &str = "BITNET_WGPU_CAPTURE_FILE";
 
 /// A debugger is a process's, not a device's, and has one capture at a time.
 static CAPTURING: Mutex<()> = Mutex::new(());
@@ -21,22 +24,38 @@ static CAPTURING: Mutex<()> = Mutex::new(());
 pub struct Captures {
     /// By their numbers, from 0.
     range: Range<u64>,
+    file: Option<PathBuf>,
     submitted: AtomicU64,
 }
 
 impl Captures {
     /// What the environment asks for.
     pub fn asked() -> Result<Option<Self>> {
-        let Some(value) = environment(VARIABLE) else { return Ok(None) };
-        match parse(&value) {
-            Some(range) => Ok(Some(Self { range, submitted: AtomicU64::new(0) })),
-            None => {
-                let what = format!(
-                    "{VARIABLE} is `{value}`; N or N:COUNT is needed: the first submission, from 1, and how many"
-                );
-                Err(Error::Invalid { op: "capture", what })
-            }
+        let (value, file) = (environment(VARIABLE), environment(FILE));
+        let invalid = |what: String| Error::Invalid { op: "capture", what };
+        let Some(value) = value else {
+            return match file {
+                Some(_) => {
+                    Err(invalid(format!("{FILE} needs {VARIABLE}, the number of a submission")))
+                }
+                None => Ok(None),
+            };
+        };
+        let range = parse(&value).ok_or_else(|| {
+            invalid(format!(
+                "{VARIABLE} is `{value}`; N or N:COUNT is needed: the first submission, from 1, and how many"
+            ))
+        })?;
+        if file.is_some() && !cfg!(target_vendor = "apple") {
+            return Err(invalid(format!("{FILE} is for Metal; RenderDoc names its files itself")));
         }
+        // Metal writes no capture over another.
+        if file.is_some() && range.end - range.start > 1 {
+            return Err(invalid(format!(
+                "{FILE} takes a single submission; {VARIABLE} is `{value}`"
+            )));
+        }
+        Ok(Some(Self { range, file: file.map(PathBuf::from), submitted: AtomicU64::new(0) }))
     }
 
     /// Encodes and submits by `submit`, which is captured if it is its turn. What other threads do
@@ -45,7 +64,7 @@ impl Captures {
         let number = self.submitted.fetch_add(1, Ordering::Relaxed);
         let _capture = self.range.contains(&number).then(|| {
             log::info!("capturing submission {}, `{label}`", number + 1);
-            Capture::begin(device)
+            Capture::begin(device, self.file.as_deref())
         });
         submit()
     }
@@ -59,24 +78,42 @@ fn parse(value: &str) -> Option<Range<u64>> {
 }
 
 /// Ends when it is dropped, by a panic too.
-struct Capture<'a>(&'a wgpu::Device, #[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+struct Capture<'a> {
+    device: &'a wgpu::Device,
+    /// Whether Metal writes it to a file.
+    to_file: bool,
+    #[allow(dead_code, reason = "held")]
+    only: MutexGuard<'static, ()>,
+}
 
 impl<'a> Capture<'a> {
     #[allow(unsafe_code)]
-    fn begin(device: &'a wgpu::Device) -> Self {
+    fn begin(device: &'a wgpu::Device, file: Option<&Path>) -> Self {
         let only = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable
-        // has none of their own, and trusts the debugger.
-        unsafe { device.start_graphics_debugger_capture() };
-        Self(device, only)
+        let to_file = file.is_some_and(|file| match metal::begin_capture(device, file) {
+            Ok(()) => true,
+            Err(error) => {
+                log::error!("{}: no capture: {error} (is MTL_CAPTURE_ENABLED=1?)", file.display());
+                false
+            }
+        });
+        if !to_file {
+            // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable
+            // has none of their own, and trusts the debugger.
+            unsafe { device.start_graphics_debugger_capture() };
+        }
+        Self { device, to_file, only }
     }
 }
 
 impl Drop for Capture<'_> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
+        if self.to_file {
+            return metal::end_capture();
+        }
         // SAFETY: this has begun one.
-        unsafe { self.0.stop_graphics_debugger_capture() };
+        unsafe { self.device.stop_graphics_debugger_capture() };
     }
 }
 

@@ -2,6 +2,7 @@
 //! messages of Apple's compiler.
 
 use crate::language::ShaderLanguage;
+use std::path::Path;
 
 /// Family and memory of a GPU under Metal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,19 @@ pub fn compiler_message(
     if language == ShaderLanguage::Msl { system::compiler_message(device, source) } else { None }
 }
 
+/// Begins to write what a device does to a `.gputrace` file, until [`end_capture`].
+///
+/// # Errors
+/// Metal's message, and one under other backends.
+pub fn begin_capture(device: &wgpu::Device, file: &Path) -> Result<(), String> {
+    system::begin_capture(device, file)
+}
+
+/// Ends the capture of [`begin_capture`].
+pub fn end_capture() {
+    system::end_capture();
+}
+
 /// Metal's recommended working set in bytes; two thirds of the physical memory where it recommends
 /// none (before iOS 16). Macs with 8 GB recommend two thirds, larger ones up to three quarters.
 #[cfg(any(target_vendor = "apple", test))]
@@ -75,8 +89,11 @@ mod system {
         runtime::{AnyObject, ProtocolObject, Sel},
         sel,
     };
-    use objc2_foundation::{NSProcessInfo, NSString};
-    use objc2_metal::{MTLDevice, MTLGPUFamily};
+    use objc2_foundation::{NSProcessInfo, NSString, NSURL};
+    use objc2_metal::{
+        MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLDevice, MTLGPUFamily,
+    };
+    use std::path::Path;
     use wgpu::hal::api::Metal;
 
     type Device = ProtocolObject<dyn MTLDevice>;
@@ -110,6 +127,28 @@ mod system {
         Some(refused.localizedDescription().to_string())
     }
 
+    pub fn begin_capture(device: &wgpu::Device, file: &Path) -> Result<(), String> {
+        if !available!(macos = 10.15, ios = 13.0, tvos = 13.0, visionos = 1.0) {
+            return Err("captures to files need macOS 10.15 or iOS 13".to_owned());
+        }
+        let path = file.to_str().ok_or("the path is not UTF-8")?;
+        // SAFETY: the device is only named as what to capture, while the guard keeps it alive.
+        let device = unsafe { device.as_hal::<Metal>() }.ok_or("the backend is not Metal")?;
+        let descriptor = MTLCaptureDescriptor::new();
+        descriptor.set_capture_device(device.raw_device());
+        descriptor.setDestination(MTLCaptureDestination::GPUTraceDocument);
+        descriptor.setOutputURL(Some(&NSURL::fileURLWithPath(&NSString::from_str(path))));
+        // SAFETY: the manager is shared by design, and may be asked for on any thread.
+        let manager = unsafe { MTLCaptureManager::sharedCaptureManager() };
+        let started = manager.startCaptureWithDescriptor_error(&descriptor);
+        started.map_err(|error| error.localizedDescription().to_string())
+    }
+
+    pub fn end_capture() {
+        // SAFETY: as above.
+        unsafe { MTLCaptureManager::sharedCaptureManager() }.stopCapture();
+    }
+
     fn family(device: &Device) -> Option<u32> {
         if !available!(macos = 10.15, ios = 13.0, tvos = 13.0, visionos = 1.0) {
             return None;
@@ -137,6 +176,13 @@ mod system {
 #[cfg(not(target_vendor = "apple"))]
 mod system {
     use super::MetalGpu;
+    use std::path::Path;
+
+    pub fn begin_capture(_: &wgpu::Device, _: &Path) -> Result<(), String> {
+        Err("the backend is not Metal".to_owned())
+    }
+
+    pub fn end_capture() {}
 
     pub fn gpu(_: &wgpu::Adapter) -> Option<MetalGpu> {
         None
