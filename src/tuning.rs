@@ -130,8 +130,8 @@ table! {
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
     /// Workgroups below which attention splits the positions (KV splits), each split in workgroups
     /// of its own. H200: "Attention whose loads are on their way together", "How kernels are
-    /// chosen".
-    AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 256;
+    /// chosen"; lavapipe, which never gains by it: there.
+    AttentionSplitWorkgroups = "attention_split_workgroups" in 0..=NEVER; 64, 256, 0;
     /// Fewest rows of a key head, which are tokens and the heads that share it, for which attention
     /// of prompts with heads of 128 has two buffers in 24 KiB of workgroup memory. H200: "Exact
     /// attention and rows of prompts". Apple's GPUs run Metal; on software adapters never, since

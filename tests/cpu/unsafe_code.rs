@@ -18,7 +18,12 @@ const LIST: &[(&str, usize, usize, &str)] = &[
     ("src/gpu/device/adapter.rs", 2, 2, "asks Vulkan for memory and matrices"),
     ("src/gpu/compile/cache.rs", 1, 1, "hands compiled kernels to the driver"),
     ("src/gpu/device/capture.rs", 2, 2, "starts and stops a graphics debugger"),
-    ("src/gpu/device/metal.rs", 3, 1, "asks Metal for family, memory and messages"),
+    (
+        "src/gpu/device/metal.rs",
+        6,
+        1,
+        "asks Metal for family, memory and messages, and for captures",
+    ),
     ("src/gpu/compile/pipeline.rs", 3, 1, "hands sources to the driver"),
     ("src/kernel/declaration.rs", 2, 2, "unsafe constructors: Metal and SPIR-V of a caller"),
     ("src/kernel/source.rs", 1, 1, "unsafe constructor: Metal of a caller"),

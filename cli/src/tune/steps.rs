@@ -8,7 +8,7 @@ use anyhow::Result;
 use bitnet_wgpu::{Context, model::Model};
 use std::fmt;
 
-/// Sizes of the batches whose decode steps are timed.
+/// Sizes of the batches whose decode steps are timed. Software adapters leave out the last.
 const BATCHES: [usize; 3] = [1, 4, 16];
 /// Lengths of the prompts that are timed, in tokens. Software adapters take the first alone.
 const PROMPTS: [usize; 3] = [32, 128, 512];
@@ -24,12 +24,14 @@ impl Steps {
         let peak = peak(context)?;
         let limit = model.config().context;
         let past = PAST.min(limit - 1);
-        let prompts = if context.capabilities().software { &PROMPTS[..1] } else { &PROMPTS };
+        let software = context.capabilities().software;
+        let prompts = if software { &PROMPTS[..1] } else { &PROMPTS };
+        let batches = if software { &BATCHES[..2] } else { &BATCHES };
         let prompt =
             |&tokens: &usize| Profile::of_prompt(model, &prompt_of(model, tokens), peak.as_ref());
-        let step = |batch| Profile::of_step(model, batch, past, peak.as_ref());
+        let step = |&batch: &usize| Profile::of_step(model, batch, past, peak.as_ref());
         let prompts = prompts.iter().filter(|&&tokens| tokens <= limit).map(prompt);
-        Ok(Self(BATCHES.into_iter().map(step).chain(prompts).collect::<Result<_>>()?))
+        Ok(Self(batches.iter().map(step).chain(prompts).collect::<Result<_>>()?))
     }
 
     /// Returns whether a kernel takes a part of the time of some step that is worth a search.

@@ -217,7 +217,7 @@ fn paths_need_not_be_utf8() {
     fs::create_dir(&model.0).unwrap();
     model.model("", <[u8]>::to_vec);
     let at = |name: &[u8]| directory.0.join(OsStr::from_bytes(name));
-    let run = |arguments: &[&OsStr], input: &str| {
+    let run = |arguments: &[&OsStr], input: &OsStr| {
         let output =
             bitnet(&[]).args(arguments).stdin(fs::File::open(input).unwrap()).output().unwrap();
         assert!(
@@ -229,17 +229,14 @@ fn paths_need_not_be_utf8() {
     let (path, text) = (model.0.as_os_str(), at(b"text\xfe"));
     fs::write(&text, "Once upon a time").unwrap();
     let word = |word: &'static str| OsStr::new(word);
-    run(&[word("info"), path], "/dev/null");
-    run(&[word("perplexity"), path, text.as_os_str(), word("--cpu")], "/dev/null");
-    run(&[word("embed"), path, word("bear"), word("--cpu")], "/dev/null");
-    run(
-        &[word("chat"), path, word("--cpu"), word("--max-tokens"), word("1")],
-        text.to_str().unwrap_or(HELDOUT),
-    );
+    run(&[word("info"), path], word("/dev/null"));
+    run(&[word("perplexity"), path, text.as_os_str(), word("--cpu")], word("/dev/null"));
+    run(&[word("embed"), path, word("bear"), word("--cpu")], word("/dev/null"));
+    run(&[word("chat"), path, word("--cpu"), word("--max-tokens"), word("1")], text.as_os_str());
     let (native, session) = (at(b"native\xfd"), at(b"session\xfc"));
     run(
         &[word("quantize"), path, native.as_os_str(), word("--format"), word("prepacked")],
-        "/dev/null",
+        word("/dev/null"),
     );
     let once = [
         word("Once"),
@@ -250,7 +247,10 @@ fn paths_need_not_be_utf8() {
         session.as_os_str(),
     ];
     for model in [path, native.as_os_str()] {
-        run(&[&[word("run"), model, word("--speculate"), path], &once[..]].concat(), "/dev/null");
+        run(
+            &[&[word("run"), model, word("--speculate"), path], &once[..]].concat(),
+            word("/dev/null"),
+        );
     }
     assert!(std::path::Path::new(&native).exists() && session.exists());
 }

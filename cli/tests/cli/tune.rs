@@ -1,6 +1,6 @@
 //! `bitnet tune`
 
-use crate::{Directory, bitnet, errors, fails, succeeds};
+use crate::{Directory, fails, json, succeeds};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/qwen3");
 
@@ -17,10 +17,9 @@ fn tune_tries_thresholds_of_used_kernels() {
     let unused = "no other value changes what this model dispatches here";
     assert!(of("gemv_tall_tile_rows").ends_with(unused), "{text}");
     assert!(of("fused_block_float_tokens").contains("; tried on "), "{text}");
-    let arguments = ["run", MODEL, "--gpu", "--kernel-cache", &cache, "a", "--max-tokens", "1"];
-    let noted = errors(&bitnet(&arguments).output().unwrap());
-    let used = noted.contains("kernel tuning: measured on this device");
-    assert_eq!(used, text.contains("\nsaved in "), "{text}{noted}");
+    let bench = ["bench", MODEL, "--gpu", "--kernel-cache", &cache, "--prefill", "1"];
+    let bench = json(&[&bench[..], &["--context-lengths", "0", "--decode-tokens", "1"]].concat());
+    assert_eq!(bench["tuned"], text.contains("\nsaved in "), "{text}{bench}");
 }
 
 #[test]

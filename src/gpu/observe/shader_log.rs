@@ -7,6 +7,23 @@ use crate::{
 };
 use std::fmt;
 
+/// The first word of `shader_log` counts the records that were appended, modulo 2^32. Each record
+/// has four words: thread, label, type and bits.
+const WGSL: &str = "
+fn log_u32(thread: u32, label: u32, value: u32) { log_record(thread, label, 0u, value); }
+fn log_i32(thread: u32, label: u32, value: i32) { log_record(thread, label, 1u, bitcast<u32>(value)); }
+fn log_f32(thread: u32, label: u32, value: f32) { log_record(thread, label, 2u, bitcast<u32>(value)); }
+
+fn log_record(thread: u32, label: u32, kind: u32, bits: u32) {
+    let capacity = arrayLength(&shader_log) / 4u - 1u;
+    let at = 4u * (1u + atomicAdd(&shader_log[0], 1u) % capacity);
+    atomicStore(&shader_log[at], thread);
+    atomicStore(&shader_log[at + 1u], label);
+    atomicStore(&shader_log[at + 2u], kind);
+    atomicStore(&shader_log[at + 3u], bits);
+}
+";
+
 /// A ring buffer to which custom kernels in WGSL append numbers, for debugging.
 ///
 /// A kernel has [`ShaderLog::PART`] among its parts, and a binding
@@ -82,8 +99,10 @@ pub enum LogValue {
 
 impl ShaderLog {
     /// The functions `log_u32`, `log_i32` and `log_f32`, for the parts of a source.
-    pub const PART: Part =
-        Part::new("wgsl/shared/log.wgsl", include_str!("../../../wgsl/shared/log.wgsl"));
+    pub const PART: Part = Part::new(
+        "wgsl/shared/shader_log.wgsl",
+        include_str!("../../../wgsl/shared/shader_log.wgsl"),
+    );
 
     /// Makes an empty log with room for `capacity` records of 16 bytes.
     ///
