@@ -99,10 +99,7 @@ pub enum LogValue {
 
 impl ShaderLog {
     /// The functions `log_u32`, `log_i32` and `log_f32`, for the parts of a source.
-    pub const PART: Part = Part::new(
-        "wgsl/shared/shader_log.wgsl",
-        include_str!("../../../wgsl/shared/shader_log.wgsl"),
-    );
+    pub const PART: Part = Part::new("shader_log", WGSL);
 
     /// Makes an empty log with room for `capacity` records of 16 bytes.
     ///
