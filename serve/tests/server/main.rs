@@ -68,7 +68,7 @@ fn folder() -> &'static Path {
     &FOLDER
 }
 
-fn builder() -> ModelBuilder<'static> {
+fn builder<'a>() -> ModelBuilder<'a> {
     Model::builder(folder()).ignore_unused(true).text_check(false)
 }
 
