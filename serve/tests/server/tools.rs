@@ -5,7 +5,7 @@ use crate::{
     client::{post, send},
     cpu, with,
 };
-use bitnet_wgpu::model::Tokenizer;
+use bitnet_wgpu::model::{Model, Tokenizer};
 use serde_json::{Value, json};
 
 /// A template that writes tools and calls as Qwen's do.
@@ -16,7 +16,11 @@ pub fn tokenizer(template: &str) -> Tokenizer {
 }
 
 pub fn served() -> Served {
-    Served::new(&cpu(), 2, 8, |options| options.tokenizer(Some(tokenizer(TEMPLATE))))
+    served_by(&cpu())
+}
+
+pub fn served_by(model: &Model) -> Served {
+    Served::new(model, 2, 8, |options| options.tokenizer(Some(tokenizer(TEMPLATE))))
 }
 
 fn schema() -> Value {
