@@ -18,7 +18,7 @@ params! { struct Params { tokens: u32, experts: u32, used: u32, normalized: u32 
 const THREADS: u32 = MOST_EXPERTS as u32 / 2;
 
 const fn by_token(source: Source) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(16 * THREADS + 80)
+    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(16 * THREADS + 96)
 }
 
 static ROUTE: Kernel = Kernel::trusted(
