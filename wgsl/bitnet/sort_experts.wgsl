@@ -1,0 +1,52 @@
+// Rows by the expert that they use: `sorted` has the numbers of the `uses` rows, those of an expert side by side, and tiles of up to `tile` of them: the first
+// vector has the number of tiles, those after it an expert, where its rows begin in `sorted`, and how many they are. Rows of no expert come last, as those of
+// expert number `experts`. One workgroup, whose threads have three experts each. In what order an expert has its rows is left open.
+struct Params { uses: u32, experts: u32, tile: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> chosen: array<u32>;
+@group(0) @binding(1) var<storage, read_write> sorted: array<u32>;
+@group(0) @binding(2) var<storage, read_write> tiles: array<vec4<u32>>;
+
+// Of each expert its rows, and then where the next of them goes.
+var<workgroup> places: array<atomic<u32>, 3u * THREADS>;
+// Of each thread's experts and all before, rows and tiles.
+var<workgroup> sums: array<vec2<u32>, THREADS>;
+
+fn tiles_of(rows: u32) -> u32 { return (rows + params.tile - 1u) / params.tile; }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn sort_experts(group: Group, ids: Ids) {
+    let first = 3u * ids.local;
+    for (var i = 0u; i < 3u; i += 1u) { atomicStore(&places[first + i], 0u); }
+    workgroupBarrier();
+    for (var row = ids.local; row < params.uses; row += THREADS) { atomicAdd(&places[min(chosen[row], params.experts)], 1u); }
+    workgroupBarrier();
+    var own = vec2<u32>();
+    for (var i = 0u; i < 3u; i += 1u) {
+        let rows = atomicLoad(&places[first + i]);
+        own += vec2<u32>(rows, tiles_of(rows));
+    }
+    sums[ids.local] = own;
+    workgroupBarrier();
+    for (var step = 1u; step < THREADS; step *= 2u) {
+        let before = sums[ids.local - min(step, ids.local)];
+        workgroupBarrier();
+        if ids.local >= step { sums[ids.local] += before; }
+        workgroupBarrier();
+    }
+    var at = sums[ids.local] - own;
+    for (var i = 0u; i < 3u; i += 1u) {
+        let rows = atomicLoad(&places[first + i]);
+        for (var done = 0u; done < rows; done += params.tile) {
+            at.y += 1u;
+            tiles[at.y] = vec4<u32>(first + i, at.x + done, min(params.tile, rows - done), 0u);
+        }
+        atomicStore(&places[first + i], at.x);
+        at.x += rows;
+    }
+    if ids.local == THREADS - 1u { tiles[0] = vec4<u32>(at.y, 0u, 0u, 0u); }
+    workgroupBarrier();
+    for (var row = ids.local; row < params.uses; row += THREADS) {
+        sorted[atomicAdd(&places[min(chosen[row], params.experts)], 1u)] = row;
+    }
+}
