@@ -3,7 +3,7 @@
 // takes every THREADS-th quad, then the lanes of a team add up, and then teams in order. So the order of a sum does not depend on TILE_Y.
 struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> table: array<vec4<f32>>;
+@group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> table_scale: array<f32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
@@ -18,7 +18,9 @@ const OUTPUTS: u32 = ROWS * TILE_Y;
 var<workgroup> shares: array<f32, OUTPUTS * THREADS / 8u>;
 
 // Rows and tokens that do not exist are read as the last one, and not written.
-fn row_quad(row: u32, block: u32) -> vec4<f32> { return table[min(row, params.rows - 1u) * params.blocks + block]; }
+fn row_quad(row: u32, block: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(table[min(row, params.rows - 1u) * params.blocks + block]);
+}
 fn x_quad(token: u32, block: u32) -> vec4<f32> { return x[min(token, params.tokens - 1u) * params.blocks + block]; }
 
 // Leaves a team's share of four rows of token `c` of the tile.

@@ -9,7 +9,7 @@ use super::{
         BlockFloatActivations, BlockFloatLayout, block_columns, block_float_codes_into,
         quantize_block_float_into,
     },
-    sort_experts::{SortedExperts, tile_product},
+    sort_experts::{Params, SortedExperts, tile_product},
 };
 use crate::{
     element::Float,
@@ -36,11 +36,6 @@ use crate::{
 };
 use std::marker::PhantomData;
 
-params! {
-    pub(super) struct Params {
-        m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32, experts: u32, per_token: u32, scaled_last: u32,
-    }
-}
 params! { struct SumParams { tokens: u32, used: u32, columns: u32, add: u32 } }
 
 const OP: &str = "bitlinear_experts";

@@ -1,10 +1,7 @@
 //! Rows sorted by the expert that they use, and products of tiles of them on tensor cores: each
 //! tile reads its expert's weights once.
 
-use super::{
-    bitlinear_block_float::tensor_cores_of_spirv, bitlinear_experts::Params,
-    quantize_block_float::block_columns,
-};
+use super::{bitlinear_block_float::tensor_cores_of_spirv, quantize_block_float::block_columns};
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -21,6 +18,11 @@ use crate::{
     wgsl,
 };
 
+params! {
+    pub(super) struct Params {
+        pub m: u32, pub n: u32, pub blocks: u32, pub words: u32, pub block_words: u32, pub groups: u32, pub group_blocks: u32, pub lanes: u32, pub add: u32, pub experts: u32, pub per_token: u32, pub scaled_last: u32,
+    }
+}
 params! { struct SortParams { uses: u32, experts: u32, tile: u32 } }
 
 /// With three experts each: as many as there may be, and those of no expert.
@@ -33,7 +35,7 @@ static SORT: Kernel = Kernel::trusted(
     &[Source::wgsl(wgsl!["shared/ids", "bitnet/sort_experts"])
         .workgroup_size([THREADS, 1, 1])
         .tile([1, 1, 1])
-        .workgroup_bytes(20 * THREADS)],
+        .workgroup_bytes(24 * THREADS)],
 );
 
 const BINDINGS: &[Binding] = &[
