@@ -57,6 +57,21 @@ pub fn rms_norm_block_float_into(
     bitnet::rms_norm_block_float_into(encoder, x, first, gain, eps, out)
 }
 
+/// Records rows by the expert that they use, `[rows]`, and tiles of up to `tile` rows with one
+/// expert, `[1 + tiles, 4]`: their number, then for each an expert, where its rows begin, and how
+/// many they are.
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) for more than 512 experts, and for tiles of no row.
+pub fn sort_experts(
+    encoder: &mut Encoder,
+    chosen: &Tensor<u32>,
+    experts: usize,
+    tile: usize,
+) -> Result<(Tensor<u32>, Tensor<u32>)> {
+    bitnet::sort_experts::sort_experts(encoder, chosen, experts, tile)
+}
+
 /// Whether the sources of a kernel agree with its declaration.
 pub mod contract {
     pub use crate::kernel::contract::{check, workgroup_bytes};

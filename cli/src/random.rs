@@ -6,7 +6,6 @@ use bitnet_wgpu::{
     model::Model,
     weights::{DenseElement, PackedDense, PackedTernary, Scales},
 };
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 /// Columns that share a scale in Ternary-Bonsai.
 const GROUP: usize = 128;
@@ -78,7 +77,7 @@ impl ModelFile for RandomModel {
         let mut rng = seeded(name);
         if !columns.is_multiple_of(64) {
             let values: Vec<i8> =
-                (0..rows * columns).map(|_| (rng.next_u32() % 3) as i8 - 1).collect();
+                (0..rows * columns).map(|_| ((rng.next() >> 32) % 3) as i8 - 1).collect();
             return PackedTernary::from_values(rows, columns, &values, self.scales(rows, columns));
         }
         // Each 2-bit code is 1 with probability 1/2, else 0 or 2.
@@ -86,7 +85,7 @@ impl ModelFile for RandomModel {
             let (ones, high) = (r as u32 & 0x5555_5555, (r >> 32) as u32 & 0x5555_5555);
             ones | (high & !ones) << 1
         };
-        let words = (0..rows * columns / 16).map(|_| word(rng.next_u64())).collect();
+        let words = (0..rows * columns / 16).map(|_| word(rng.next())).collect();
         PackedTernary::from_words(rows, columns, words, self.scales(rows, columns))
     }
 
@@ -108,9 +107,11 @@ impl ModelFile for RandomModel {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let mut rng = seeded(name);
         // bf16 numbers with magnitudes from 0.5 to 2 and either sign.
-        let bytes: Vec<u8> = (0..rows * columns)
-            .flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes())
-            .collect();
+        let mut bytes = vec![0u8; 2 * rows * columns];
+        for four in bytes.chunks_mut(8) {
+            let numbers = (rng.next() & 0x80ff_80ff_80ff_80ff) | 0x3f00_3f00_3f00_3f00;
+            four.copy_from_slice(&numbers.to_le_bytes()[..four.len()]);
+        }
         PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &bytes)
     }
 }
@@ -124,8 +125,20 @@ impl RandomModel {
     }
 }
 
-fn seeded(name: &str) -> StdRng {
-    StdRng::seed_from_u64(
-        name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte)),
+/// SplitMix64 (Steele et al. 2014): billions of weights take seconds, in development builds too.
+struct Mixer(u64);
+
+impl Mixer {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+fn seeded(name: &str) -> Mixer {
+    Mixer(
+        name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte))),
     )
 }

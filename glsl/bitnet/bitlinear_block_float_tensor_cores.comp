@@ -3,9 +3,9 @@
 // A block's sum is exact, whatever the order; it is scaled, which rounds, and these are added in order: bit-identical in every kernel. codes is
 // [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a subgroup DOWN × ACROSS matrices of SIDE × SIDE
 // of them. 32 columns are in workgroup memory at a time, and those that follow are loaded while these are multiplied.
-// WGSL cannot multiply a matrix by what its rows and columns are scaled by.
+// WGSL cannot multiply a matrix by what its rows and columns are scaled by. A part before says which tokens a workgroup has, and which matrix they meet
+// (matrix_of_all.comp, matrix_of_tile.comp).
 layout(local_size_x = WG_X, local_size_y = WG_Y, local_size_z = WG_Z) in;
-layout(push_constant) uniform Params { uint m; uint n; uint blocks; uint words; uint block_words; uint groups; uint group_blocks; uint lanes; uint add; } params;
 layout(std430, set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Codes { uint codes[]; };
 layout(std430, set = 0, binding = 2) readonly buffer WScale { float w_scale[]; };
@@ -19,7 +19,9 @@ const int SUBGROUPS_ACROSS = TILE_X / (ACROSS * SIDE);
 // Floats, and sixteen bytes more, from one token to the next of a subgroup's outputs.
 const int LINE = ACROSS * SIDE + 4;
 const int STAGED = TOKENS + TILE_Y * TOKEN_PITCH;
-const int SCALES = TILE_X + TILE_Y;
+// Each thread has as many of a block's scales, and the last ones nobody needs.
+const int SCALES_EACH = (TILE_X + TILE_Y + THREADS - 1) / THREADS;
+const int SCALES = SCALES_EACH * THREADS;
 const int STORED = THREADS / LANES * SIDE * LINE / 4;
 
 // Rows, then tokens; in the end each subgroup's outputs.
@@ -29,7 +31,6 @@ shared float scales[2 * SCALES];
 
 const int WORDS_EACH = TILE_X * 2 / THREADS;
 const int UNITS_EACH = TILE_Y * TOKEN / THREADS;
-const int SCALES_EACH = SCALES / THREADS;
 
 // Loads a thread's share of the 32 columns of number `step`. Beyond the end of a row codes are whatever they are: activations are zeros there.
 #define LOAD(step) { \
@@ -43,8 +44,7 @@ const int SCALES_EACH = SCALES / THREADS;
     uint b = min(block, params.blocks - 1); \
     EACH(i, SCALES_EACH) { \
         int at = local + i * THREADS; \
-        next_scales[i] = at < TILE_X ? w_scale[min(row0 + at, params.n - 1) * params.groups + b / params.group_blocks] \
-            : 256.0 * units[min(token0 + at - TILE_X, params.m - 1) * params.blocks + b]; \
+        next_scales[i] = at < TILE_X ? w_scale[scales_of[i] + b / params.group_blocks] : 256.0 * units[scales_of[i] + b]; \
     } \
 }
 
@@ -68,15 +68,19 @@ float apart(const float product) { return uintBitsToFloat(floatBitsToUint(produc
 
 float scaled(const float sum, const float of_token, const float of_row) { return apart(apart(sum * of_token) * of_row); }
 
+#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000)
+// Tokens are compared with how many there are before these are loaded or stored.
+const uint ANY = 0xffffffffu;
+
 // SIDE tokens of a subgroup from workgroup memory, where they lie from `start` on. Lanes are rows.
-void store_staged(const int start, const uint first_token, const uint first_row) {
+void store_staged(const int start, const uint first, const uint tokens, const uint row0) {
     [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < SIDE * ACROSS * SIDE; i += LANES) {
         uint line = i / (ACROSS * SIDE), column = i % (ACROSS * SIDE);
-        uint token = first_token + line, row = first_row + column;
-        if (row < params.n && token < params.m) {
+        uint token = first + line, row = row0 + column;
+        if (row < params.n && token < tokens) {
             uint from = start + line * LINE + column;
-            float total = uintBitsToFloat(staged[from / 4][from % 4]);
-            uint at = token * params.n + row;
+            float total = has_matrix() ? uintBitsToFloat(staged[from / 4][from % 4]) : NOT_A_NUMBER;
+            uint at = output_row(token) * params.n + row;
             OUTPUT(at) = Y(params.add != 0 ? float(OUTPUT(at)) + total : total);
         }
     }
@@ -84,8 +88,9 @@ void store_staged(const int start, const uint first_token, const uint first_row)
 
 void main() {
     int local = int(gl_LocalInvocationIndex);
+    if (is_idle()) return;
     int row0 = int(gl_WorkGroupID.x) * TILE_X;
-    int token0 = int(gl_WorkGroupID.y) * TILE_Y;
+    uint tokens = tokens_left(), matrix = first_row();
     int subgroup = int(gl_SubgroupID);
     // The first output of a subgroup in the tile.
     int right = subgroup % SUBGROUPS_ACROSS * ACROSS * SIDE;
@@ -94,10 +99,15 @@ void main() {
     uint block_steps = params.block_words / 2;
     uint steps = params.blocks * block_steps;
     // Where the lines of a thread begin: rows and tokens that do not exist are read as the last one, and not written.
-    uint rows_of[WORDS_EACH], tokens_of[UNITS_EACH];
-    EACH(i, WORDS_EACH) rows_of[i] = min(row0 + (local + i * THREADS) / 2, params.n - 1) * params.words;
+    uint rows_of[WORDS_EACH], tokens_of[UNITS_EACH], scales_of[SCALES_EACH];
+    EACH(i, WORDS_EACH) rows_of[i] = (matrix + min(row0 + (local + i * THREADS) / 2, params.n - 1)) * params.words;
     EACH(i, UNITS_EACH)
-        tokens_of[i] = min(token0 + (local + i * THREADS) / TOKEN, params.m - 1) * steps * TOKEN + local % TOKEN;
+        tokens_of[i] = input_row(min((local + i * THREADS) / TOKEN, tokens - 1)) * steps * TOKEN + local % TOKEN;
+    EACH(i, SCALES_EACH) {
+        int at = local + i * THREADS;
+        scales_of[i] = at < TILE_X ? (matrix + min(row0 + at, params.n - 1)) * params.groups
+            : input_row(min(at - TILE_X, tokens - 1)) * params.blocks;
+    }
     uint next_codes[WORDS_EACH];
     uvec4 next_x[UNITS_EACH];
     float next_scales[SCALES_EACH];
@@ -155,16 +165,18 @@ void main() {
 
     if (direct) {
         EACH(i, DOWN) {
-            uint first = token0 + down + i * SIDE + lane_token(), row = row0 + right + lane_row();
+            uint first = down + i * SIDE + lane_token(), row = row0 + right + lane_row();
             // Loads may not pass stores: one by one, they would take as long as all else. A total is no -0, so that 0 can be added.
             FLOATS before[SLICES][ACROSS * BLOCKS];
             EACH(h, SLICES) EACH(j, ACROSS * BLOCKS) before[h][j] = FLOATS(0.0);
             if (params.add != 0)
                 EACH(h, SLICES) EACH(j, ACROSS * BLOCKS) before[h][j] =
-                    load_outputs(first + h * TOKENS_APART, row + j * ROWS_APART, params.m, params.n);
+                    load_outputs(output_row(min(first + h * TOKENS_APART, tokens - 1)), row + j * ROWS_APART, ANY, params.n);
             EACH(h, SLICES) EACH(j, ACROSS * BLOCKS) {
                 FLOATS total = FLOATS(ELEMENTS(totals[i][j / BLOCKS], (h * BLOCKS + j % BLOCKS) * WIDE));
-                store_outputs(first + h * TOKENS_APART, row + j * ROWS_APART, params.m, params.n, before[h][j] + total);
+                if (!has_matrix()) total = FLOATS(NOT_A_NUMBER);
+                if (first + h * TOKENS_APART < tokens)
+                    store_outputs(output_row(first + h * TOKENS_APART), row + j * ROWS_APART, ANY, params.n, before[h][j] + total);
             }
         }
         return;
@@ -174,7 +186,7 @@ void main() {
     EACH(i, DOWN) {
         EACH(j, ACROSS) coopMatStore(totals[i][j], staged, (start + j * SIDE) / 4, LINE / 4, gl_CooperativeMatrixLayoutRowMajor);
         subgroupBarrier();
-        store_staged(start, token0 + down + i * SIDE, row0 + right);
+        store_staged(start, down + i * SIDE, tokens, row0 + right);
         subgroupBarrier();
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         declaration::Kernel,
         needs::TensorCore,
         params::Params as _,
-        source::{Part, Source, Work, glsl, spirv},
+        source::{Part, Source, Work, glsl},
     },
     msl,
     ops::tensor::matmul_kernels::{CORE_8, CORE_16},
@@ -157,33 +157,43 @@ static PACKED_4: Kernel =
     Kernel::trusted("bitlinear_block_float_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)])
         .entry("bitlinear_block_float_packed");
 
-/// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
+/// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
 /// turn is 32 columns.
-const fn tensor_cores(
+pub(super) const fn tensor_cores(
     source: Source,
     core: TensorCore,
-    side: u32,
+    [rows, tokens]: [u32; 2],
     [down, across]: [u32; 2],
 ) -> Source {
-    let subgroups = side * side / (down * across * core.size * core.size);
-    let (staged, stored) = (14 * 16 * side, subgroups * core.size * (across * core.size + 4) * 4);
+    let subgroups = rows * tokens / (down * across * core.size * core.size);
+    let threads = subgroups * core.lanes;
+    let staged = 16 * (5 * rows + 9 * tokens);
+    let stored = subgroups * core.size * (across * core.size + 4) * 4;
     let most = if staged > stored { staged } else { stored };
+    // Of two blocks, a whole number for each thread.
+    let scales = 2 * 4 * (rows + tokens).div_ceil(threads) * threads;
     source
-        .workgroup_size([subgroups * core.lanes, 1, 1])
-        .tile([side, side, 1])
-        .workgroup_bytes(most + 16 * side + 4 * core.size * core.size)
+        .workgroup_size([threads, 1, 1])
+        .tile([rows, tokens, 1])
+        .workgroup_bytes(most + scales + 4 * core.size * core.size)
 }
 
+/// A kernel on tensor cores by its parameters, bindings and parts.
 macro_rules! tensor_cores_of_spirv {
-    ($name:literal, $core:expr, $side:literal, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal]) => {
-        Kernel::trusted(
+    ($name:literal, $core:expr, $tile:expr, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal]) => {
+        $crate::ops::bitnet::bitlinear_block_float::tensor_cores_of_spirv!(
+            $name, $core, $tile, [$down, $across], lanes [$wide, $lanes_across], Params, WITH_UNITS, CORES_PARTS
+        )
+    };
+    ($name:literal, $core:expr, $tile:expr, [$down:literal, $across:literal], lanes [$wide:literal, $lanes_across:literal], $params:ty, $bindings:expr, $parts:expr) => {
+        $crate::kernel::declaration::Kernel::trusted(
             $name,
-            Params::FIELDS,
-            WITH_UNITS,
-            &[tensor_cores(
-                Source::spirv(CORES_PARTS, spirv!($name)),
+            <$params>::FIELDS,
+            $bindings,
+            &[$crate::ops::bitnet::bitlinear_block_float::tensor_cores(
+                $crate::kernel::source::Source::spirv($parts, $crate::kernel::source::spirv!($name)),
                 $core,
-                $side,
+                $tile,
                 [$down, $across],
             )
             .constants(&[
@@ -198,15 +208,20 @@ macro_rules! tensor_cores_of_spirv {
         .tensor_core($core)
     };
 }
+pub(super) use tensor_cores_of_spirv;
 
-const CORES_PARTS: &[Part] =
-    glsl!["shared/prelude", "shared/outputs", "bitnet/bitlinear_block_float_tensor_cores"];
+const CORES_PARTS: &[Part] = glsl![
+    "shared/prelude",
+    "shared/outputs",
+    "bitnet/matrix_of_all",
+    "bitnet/bitlinear_block_float_tensor_cores"
+];
 
-static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", CORE_16, 64, [2, 2], lanes [2, 4]);
-static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", CORE_16, 128, [2, 4], lanes [2, 4]);
+static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", CORE_16, [64, 64], [2, 2], lanes [2, 4]);
+static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", CORE_16, [128, 128], [2, 4], lanes [2, 4]);
 /// For tests on software adapters.
-static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", CORE_8, 32, [2, 2], lanes [1, 8]);
-static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", CORE_8, 64, [2, 4], lanes [1, 8]);
+static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", CORE_8, [32, 32], [2, 2], lanes [1, 8]);
+static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", CORE_8, [64, 64], [2, 4], lanes [1, 8]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,
@@ -320,10 +335,18 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
     }
 }
 
+/// Whether tiles of 128 × 128 outputs take less time than those of 64 × 64, where `cores` of the one
+/// and three times as many of the other are made at once, in 5 and in 4 units of time.
+fn large_tiles(m: usize, n: usize, cores: usize) -> bool {
+    let rounds = |side: usize, at_once: usize| {
+        n.div_ceil(side).saturating_mul(m.div_ceil(side)).div_ceil(at_once)
+    };
+    m > 64 && 5 * rounds(128, cores) <= 4 * rounds(64, 3 * cores)
+}
+
 fn on_tensor_cores(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
-    let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
-    let large = m > 64 && tiles >= capabilities.tuned(TuningKey::BlockFloatTensorCoreLargeTiles);
+    let large = large_tiles(m, n, capabilities.tuned(TuningKey::BlockFloatTensorCoreTiles));
     match (capabilities.tensor_cores.contains(&CORE_16), large) {
         (true, false) => &CORES_16,
         (true, true) => &CORES_16_LARGE,
@@ -361,5 +384,31 @@ pub(crate) mod reference {
                 x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))
             })
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_those_that_were_faster() {
+        // On an H200 with 132 cores: Ternary-Bonsai of 1.7B, then of 27B.
+        for (m, n, large) in [
+            (64, 16_384, false),
+            (128, 12_288, false),
+            (256, 12_288, false),
+            (256, 4096, false),
+            (512, 2048, false),
+            (512, 4096, true),
+            (512, 12_288, true),
+            (2048, 4096, true),
+            (2048, 12_288, true),
+            (128, 34_816, false),
+            (128, 16_384, true),
+            (128, 5120, false),
+        ] {
+            assert_eq!(large_tiles(m, n, 132), large, "{m} × {n}");
+        }
     }
 }

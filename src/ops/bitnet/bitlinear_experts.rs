@@ -6,8 +6,10 @@ use super::{
     bitlinear_block_float::{PLACES, THREADS, gemv, lanes},
     quantize_activations::quantize_activations_into,
     quantize_block_float::{
-        BlockFloatActivations, block_columns, block_float_codes_into, quantize_block_float_into,
+        BlockFloatActivations, BlockFloatLayout, block_columns, block_float_codes_into,
+        quantize_block_float_into,
     },
+    sort_experts::{Params, SortedExperts, tile_product},
 };
 use crate::{
     element::Float,
@@ -34,11 +36,6 @@ use crate::{
 };
 use std::marker::PhantomData;
 
-params! {
-    struct Params {
-        m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32, experts: u32, per_token: u32, scaled_last: u32,
-    }
-}
 params! { struct SumParams { tokens: u32, used: u32, columns: u32, add: u32 } }
 
 const OP: &str = "bitlinear_experts";
@@ -136,7 +133,8 @@ pub(crate) struct ExpertActivations {
 }
 
 impl ExpertActivations {
-    /// Memory for `[rows, columns]`, for matrices with scales per `group` of columns, or without.
+    /// Memory for `[rows, columns]`, for matrices with scales per `group` of columns, or without,
+    /// and for products of `tiles` or of each row alone.
     ///
     /// # Errors
     /// [`Error::TooLarge`]; [`Error::Invalid`] for a group that is not a multiple of 16.
@@ -144,11 +142,12 @@ impl ExpertActivations {
         context: &Context,
         shape: [usize; 2],
         group: Option<usize>,
-        quantized: bool,
+        (quantized, tiles): (bool, bool),
     ) -> Result<Self> {
         let codes = || QuantizedActivations::uninit(context, shape[0], shape[1], Layout::Int8);
+        let layout = if tiles { BlockFloatLayout::F16 } else { BlockFloatLayout::ByPlace };
         Ok(Self {
-            block_float: BlockFloatActivations::by_place(context, shape, group)?,
+            block_float: BlockFloatActivations::in_layout(context, shape, group, layout)?,
             codes: quantized.then(codes).transpose()?,
         })
     }
@@ -168,8 +167,16 @@ impl ExpertActivations {
     }
 }
 
+/// Which matrix each row uses, `[rows]`, and the rows sorted by it, for products of tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen<'a> {
+    pub experts: &'a Tensor<u32>,
+    pub sorted: Option<&'a SortedExperts>,
+}
+
 /// Records the products of `x` `[rows / per_token, columns]` with the matrices `chosen` `[rows]`,
-/// into `y` `[rows, n]`. `w` has the rows of all `experts` matrices, one after another.
+/// into `y` `[rows, n]`. `w` has the rows of all `experts` matrices, one after another. Activations
+/// have been made for tiles where rows are sorted.
 ///
 /// # Errors
 /// [`Error::Shape`] if they do not fit; [`Error::Invalid`] for a matrix whose rows are not those of
@@ -178,7 +185,7 @@ pub(crate) fn bitlinear_experts_into<Y: Float>(
     encoder: &mut Encoder,
     x: &ExpertActivations,
     (w, experts): (&TernaryMatrix, usize),
-    chosen: &Tensor<u32>,
+    Chosen { experts: chosen, sorted }: Chosen<'_>,
     y: Out<'_, Y>,
 ) -> Result<()> {
     let ExpertActivations { block_float, codes } = x;
@@ -210,6 +217,20 @@ pub(crate) fn bitlinear_experts_into<Y: Float>(
         per_token: per_token as u32,
         scaled_last: w.group().is_none().into(),
     };
+    if let (Some(sorted), Some(kernel)) = (sorted, tile_product(encoder.context())) {
+        let bindings: [&dyn Bind; 7] = [
+            &block_float.values,
+            &w.codes,
+            &w.scales,
+            &block_float.units,
+            y.tensor(),
+            &sorted.sorted,
+            &sorted.tiles,
+        ];
+        let rows = sorted.most() * kernel.sources()[0].tile[1] as usize;
+        let extent = Extent::with_work([n, rows, 1], product(&[n, m, k]));
+        return encoder.dispatch(kernel, &params, &bindings, extent);
+    }
     let quads = block.is_multiple_of(4 * CODES_PER_WORD) && k.is_multiple_of(block);
     let values = block_float.values.cast::<f32>();
     let extent = [n.div_ceil((4 * THREADS / lanes) as usize), m, 1];
@@ -252,7 +273,8 @@ pub struct ExpertLinear<'a, Y = f32> {
 /// Products with the experts of a mixture: row i of the result `[m, n]` is row i / (m / tokens) of
 /// `x` `[tokens, k]` times matrix `chosen[i]` of `w`, which has `experts` matrices `[n, k]`, one
 /// after another. The result is NaN where there is no such matrix. Only the chosen matrices are
-/// read. Rows with the same matrix do not share what is read yet, which makes long prompts slow.
+/// read. On tensor cores, many rows in block floating point are sorted by their matrix, which tiles
+/// of them read once; else each row reads its own.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, transformer, weights::TernaryMatrix};
@@ -294,10 +316,18 @@ impl<'a, Y: Float> ExpertLinear<'a, Y> {
         let Self { x, w, experts, chosen, quantized, .. } = self;
         let (tokens, columns) = x.shape().as_matrix();
         let context = encoder.context().clone();
-        let rows = ExpertActivations::uninit(&context, [tokens, columns], w.group(), quantized)?;
+        let matrices = (w, experts);
+        let sorted = match quantized {
+            true => None,
+            false => SortedExperts::uninit(&context, chosen.len(), matrices)?,
+        };
+        let kinds = (quantized, sorted.is_some());
+        let rows = ExpertActivations::uninit(&context, [tokens, columns], w.group(), kinds)?;
         encoder.transaction(|encoder| {
             rows.convert(encoder, x)?;
-            bitlinear_experts_into(encoder, &rows, (w, experts), chosen, y)
+            sorted.as_ref().map_or(Ok(()), |sorted| sorted.sort(encoder, chosen))?;
+            let chosen = Chosen { experts: chosen, sorted: sorted.as_ref() };
+            bitlinear_experts_into(encoder, &rows, matrices, chosen, y)
         })
     }
 }

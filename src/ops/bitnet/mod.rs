@@ -52,6 +52,7 @@ pub(crate) mod rms_norm_block_float;
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
+pub(crate) mod sort_experts;
 pub(crate) mod weight_quantizer;
 
 pub use activation_quantizer::ActivationQuantizer;
@@ -95,6 +96,7 @@ family!(
     #[cfg(feature = "train")]
     rms_norm_fake_quantize,
     rms_norm_quantize,
+    sort_experts,
     weight_quantizer;
     reference: bitlinear, bitlinear_block_float, bitlinear_experts, bitlinear_int_quantized, decoded,
         #[cfg(feature = "train")] fake_quantize_activations,

@@ -136,20 +136,22 @@ impl BlockFloatActivations {
         Self::build(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
-    /// [`uninit`](Self::uninit) in the layout of products of few tokens, however many there are.
+    /// [`uninit`](Self::uninit) in a layout of floats, or of f16 for tensor cores, however many tokens
+    /// there are.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
-    pub(crate) fn by_place(
+    pub(super) fn in_layout(
         context: &Context,
         [tokens, features]: [usize; 2],
         group: Option<usize>,
+        layout: BlockFloatLayout,
     ) -> Result<Self> {
         let block = block_columns(group);
         check_block(block, group)?;
         let blocks = features.div_ceil(block);
         Ok(Self {
-            layout: BlockFloatLayout::ByPlace,
+            layout,
             values: Tensor::uninit(context, [tokens, blocks * block])?,
             units: Tensor::uninit(context, [tokens, blocks])?,
             block,

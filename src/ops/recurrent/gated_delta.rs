@@ -51,7 +51,7 @@ macro_rules! of_width {
             .workgroup_size([THREADS, 1, 1])
             .tile([1, 1, 1])
             .constants(&[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)])
-            .workgroup_bytes(8 * THREADS + 8 * PARTS)],
+            .workgroup_bytes(16 * THREADS + 8 * PARTS + 32 * PARTS * ($width / PARTS / 2 + 1))],
         )
         .entry("gated_delta")
         .flat();

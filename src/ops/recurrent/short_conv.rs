@@ -21,7 +21,11 @@ use crate::{
     wgsl,
 };
 
-params! { struct Params { count: u32, run: u32, sequences: u32, channels: u32, stride: u32, taps: u32 } }
+params! { struct Params { count: u32, run: u32, sequences: u32, channels: u32, stride: u32, taps: u32, pieces: u32, piece: u32, keeps: u32 } }
+
+/// Tokens of a run that a thread computes. Longer runs are pieces of this many, and their states are
+/// written by a dispatch of its own. H200: "Hybrids and mixtures of experts, faster".
+const PIECE: usize = 16;
 
 static SHORT_CONV: Kernel = Kernel::trusted(
     "short_conv",
@@ -92,17 +96,32 @@ impl ShortConv<'_> {
         let sequences = state.shape().dims().first().copied().unwrap_or(0);
         expect_shape(OP, "the state", state, &[sequences.max(runs), taps - 1, channels])?;
         y.check(OP, tokens, channels)?;
-        let params = Params {
-            count: (runs * channels) as u32,
-            run: positions.tokens as u32,
-            sequences: sequences as u32,
-            channels: channels as u32,
-            stride: stride as u32,
-            taps: taps as u32,
-        };
+        let run = positions.tokens;
         let bindings: [&dyn Bind; 5] = [positions.sequences, x, weights, state, y.tensor()];
-        let extent = Extent::products([runs * channels, 1, 1], positions.tokens * taps);
-        encoder.dispatch(&SHORT_CONV, &params, &bindings, extent)
+        // Pieces, tokens of each, and whether the state is written.
+        let record = |encoder: &mut Encoder, (pieces, piece, keeps): (usize, usize, bool)| {
+            let count = runs * pieces * channels;
+            let params = Params {
+                count: count as u32,
+                run: run as u32,
+                sequences: sequences as u32,
+                channels: channels as u32,
+                stride: stride as u32,
+                taps: taps as u32,
+                pieces: pieces as u32,
+                piece: piece as u32,
+                keeps: keeps.into(),
+            };
+            let extent = Extent::products([count, 1, 1], (piece * taps).max(1));
+            encoder.dispatch(&SHORT_CONV, &params, &bindings, extent)
+        };
+        if run <= PIECE {
+            return record(encoder, (1, run, true));
+        }
+        encoder.transaction(|encoder| {
+            record(encoder, (run.div_ceil(PIECE), PIECE, false))?;
+            record(encoder, (1, 0, true))
+        })
     }
 }
 

@@ -78,7 +78,34 @@ family_of!(OF_F16, "f16", "transformer/dense_f16", 8);
 family_of!(OF_BF16, "bf16", "transformer/dense_bf16", 8);
 family_of!(OF_INT8, "int8", "transformer/dense_int8", 16);
 
+/// Fewer rows than these, of floats, are split over the threads of a workgroup: routers and rates of
+/// recurrent layers, of which teams of lanes with rows of their own would keep few cores busy. It
+/// decides the order of a sum, so tuning must not change it. H200: "Hybrids and mixtures of
+/// experts, faster".
+const SPLIT_ROWS: usize = 1024;
+
+/// Four rows of `tokens` tokens a workgroup; a turn of the loop takes 16 bytes of each.
+const fn split(tokens: u32) -> Source {
+    const PARTS: &[Part] = wgsl![REDUCE, "bitnet/row_sums", "transformer/dense_gemv_split"];
+    let products = 4 * tokens * 4;
+    Source::wgsl(PARTS)
+        .workgroup_size([256, 1, 1])
+        .tile([4, tokens, 1])
+        .constants(&[("ROWS", 4)])
+        .workgroup_bytes(1024 + 4 * 4 * tokens * 256 / 8)
+        .work(Work::new(products, "products", 64 + 16 * tokens, 2 * products))
+}
+
+/// For one token, and for eight at a time.
+static SPLIT: [Kernel; 2] = [
+    Kernel::trusted("dense_gemv_split", Params::FIELDS, BINDINGS, &[split(1)]),
+    Kernel::trusted("dense_gemv_split_8", Params::FIELDS, BINDINGS, &[split(8)])
+        .entry("dense_gemv_split"),
+];
+
 pub(super) const KERNELS: &[&Kernel] = &[
+    &SPLIT[0],
+    &SPLIT[1],
     &OF_F32[0],
     &OF_F32[1],
     &OF_F32[2],
@@ -105,7 +132,7 @@ pub struct DenseGemv<'a> {
 
 /// x·wᵀ of `x` `[m, k]` and `w` `[n, k]` (the LM head), `[m, n]` in `f32`. Where rows of `w` are not
 /// whole groups of 16 bytes, a dispatch more pads `x` as `w` is; for several tokens, one more lays
-/// `x` out. It is batch-invariant: a token's products do not depend on the other tokens.
+/// `x` out, unless `w` is in `f32` with fewer than 1024 rows. It is batch-invariant: a token's products do not depend on the other tokens.
 ///
 /// Where packed products of integers are fast, as on most GPUs but Apple's, and `w` is in int8 with
 /// up to 65,536 columns, rows of `x` are first rounded to 22 bits and a sign, relative to a power of
@@ -142,7 +169,9 @@ impl DenseGemv<'_> {
             DenseElement::Bf16 => &OF_BF16,
             DenseElement::Int8 => &OF_INT8,
         };
+        let splits = w.element() == DenseElement::F32 && w.rows() < SPLIT_ROWS;
         let (kernel, x) = match m {
+            _ if splits => (&SPLIT[usize::from(m > 1)], x),
             0..=1 => (&family[0], x),
             _ if m < encoder.context().capabilities().tuned(TuningKey::LmHeadUnrollTokens) => {
                 (&family[1], quads_by_place(encoder, &x, w.blocks())?)

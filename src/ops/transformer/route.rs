@@ -17,8 +17,9 @@ params! { struct Params { tokens: u32, experts: u32, used: u32, normalized: u32 
 /// With two experts each.
 const THREADS: u32 = MOST_EXPERTS as u32 / 2;
 
-const fn by_token(source: Source) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(16 * THREADS + 80)
+const fn by_token(source: Source, more_bytes: u32) -> Source {
+    let source = source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]);
+    source.workgroup_bytes(16 * THREADS + more_bytes)
 }
 
 static ROUTE: Kernel = Kernel::trusted(
@@ -26,19 +27,20 @@ static ROUTE: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("logits", F32), read_write("chosen", U32), read_write("weights", F32)],
     &[
-        by_token(Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "shared/order",
-            "transformer/route"
-        ])),
-        by_token(Source::msl(msl![
-            "shared/prelude",
-            "shared/exp",
-            "shared/order",
-            "transformer/route"
-        ])),
+        by_token(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/order",
+                "transformer/route"
+            ]),
+            96,
+        ),
+        by_token(
+            Source::msl(msl!["shared/prelude", "shared/exp", "shared/order", "transformer/route"]),
+            80,
+        ),
     ],
 )
 .flat();

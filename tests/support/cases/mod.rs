@@ -63,6 +63,7 @@ impl Op {
                 "bitnet::bitlinear_add",
                 "bitnet::bitlinear_groups",
                 "bitnet::bitlinear_block_float",
+                "bitnet::bitlinear_experts",
                 "bitnet::bitlinear_with",
                 "tensor::matmul",
                 "tensor::matmul_with",

@@ -1,5 +1,5 @@
-//! Mixtures of experts on a GPU. Rows of tokens that use the same expert do not share its weights
-//! yet: a long prompt reads them once for each row.
+//! Mixtures of experts on a GPU. On tensor cores, rows of a prompt that use the same expert share
+//! its weights; elsewhere a long prompt reads them once for each row.
 
 use super::graph::GpuModel;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     formats::{experts::MixtureOfExperts, tensors::Experts},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     ops::{
-        bitnet::{self, ExpertActivations},
+        bitnet::{self, Chosen, ExpertActivations, SortedExperts},
         tensor,
         transformer::{self, RmsNorm, Route},
     },
@@ -34,6 +34,8 @@ pub(super) struct ExpertScratch {
     /// Experts of each row, and their weights: `[rows, used]`.
     chosen: Tensor<u32>,
     weights: Tensor<f32>,
+    /// Uses by their expert, where activations are floats and products are of tiles.
+    sorted: Option<SortedExperts>,
     /// `[uses, 2 · intermediate]`
     gate_up: Tensor<f32>,
     /// `[uses, intermediate]`
@@ -49,9 +51,14 @@ impl GpuModel {
         let first = self.layers.first().and_then(|layer| layer.experts());
         let (Some(experts), Some(config)) = (first, self.config.experts) else { return Ok(None) };
         let (c, context, uses) = (&self.config, &self.context, rows * config.used);
-        let prepared = |shape, w: &TernaryMatrix| {
-            ExpertActivations::uninit(context, shape, w.group(), c.quantized_activations)
+        // Both kinds of matrices have the same group.
+        let sorted = match c.quantized_activations {
+            true => None,
+            false => SortedExperts::uninit(context, uses, (&experts.gate_up, config.count))?,
         };
+        let kinds = (c.quantized_activations, sorted.is_some());
+        let prepared =
+            |shape, w: &TernaryMatrix| ExpertActivations::uninit(context, shape, w.group(), kinds);
         Ok(Some(ExpertScratch {
             config,
             ones: context.upload(&vec![1.0; config.count], [config.count])?,
@@ -60,6 +67,7 @@ impl GpuModel {
             logits: Tensor::uninit(context, [rows, config.count])?,
             chosen: Tensor::uninit(context, [rows, config.used])?,
             weights: Tensor::uninit(context, [rows, config.used])?,
+            sorted,
             gate_up: Tensor::uninit(context, [uses, 2 * c.intermediate])?,
             gated: Tensor::uninit(context, [uses, c.intermediate])?,
             hidden: prepared([uses, c.intermediate], &experts.down)?,
@@ -84,10 +92,12 @@ impl GpuModel {
         let route: Route<'_> = transformer::route(&s.logits, s.config.used);
         let route = if s.config.normalized { route } else { route.of_all() };
         route.forward_into(encoder, &s.chosen, &s.weights)?;
+        s.sorted.as_ref().map_or(Ok(()), |sorted| sorted.sort(encoder, &s.chosen))?;
+        let chosen = Chosen { experts: &s.chosen, sorted: s.sorted.as_ref() };
         s.input.convert(encoder, &s.normed)?;
         let gate_up = Out::set(&s.gate_up);
         let w = (&experts.gate_up, count);
-        bitnet::bitlinear_experts_into(encoder, &s.input, w, &s.chosen, gate_up)?;
+        bitnet::bitlinear_experts_into(encoder, &s.input, w, chosen, gate_up)?;
         if let Some(limit) = s.config.gate_limit {
             bitnet::clamp_gates(encoder, &s.gate_up, limit)?;
         }
@@ -95,7 +105,7 @@ impl GpuModel {
         s.hidden.convert(encoder, &s.gated)?;
         let output = Out::set(&s.output);
         let w = (&experts.down, count);
-        bitnet::bitlinear_experts_into(encoder, &s.hidden, w, &s.chosen, output)?;
+        bitnet::bitlinear_experts_into(encoder, &s.hidden, w, chosen, output)?;
         bitnet::experts_sum(&s.output, &s.weights).forward_into(encoder, y)
     }
 }

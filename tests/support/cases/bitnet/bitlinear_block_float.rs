@@ -68,6 +68,9 @@ pub fn cases() -> Vec<Case> {
         let on = on.into_iter().flatten();
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
     }
+    let large = on_tensor_cores_in_large_tiles;
+    let shape = (250, 200, 160, Some(32));
+    cases.extend([case::<f32, f32>(shape).on(large), case::<f16, f16>(shape).on(large)]);
     cases.extend(adversarial());
     cases
 }
@@ -79,10 +82,13 @@ pub(super) fn on_tensor_cores(c: &mut Capabilities) {
 
 fn on_tensor_cores_always(c: &mut Capabilities) {
     on_tensor_cores(c);
-    for choice in [TuningKey::BlockFloatTensorCoreTokens, TuningKey::BlockFloatTensorCoreLargeTiles]
-    {
-        c.tuning.set(choice, 0).unwrap();
-    }
+    c.tuning.set(TuningKey::BlockFloatTensorCoreTokens, 0).unwrap();
+}
+
+/// Tiles of 128 × 128 in one round, where those of 64 × 64 take two.
+fn on_tensor_cores_in_large_tiles(c: &mut Capabilities) {
+    on_tensor_cores(c);
+    c.tuning.set(TuningKey::BlockFloatTensorCoreTiles, 4).unwrap();
 }
 
 pub(super) fn in_tiles(c: &mut Capabilities) {

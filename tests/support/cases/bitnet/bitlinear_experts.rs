@@ -1,8 +1,9 @@
 //! `src/ops/bitnet/bitlinear_experts.rs`
 
+use super::bitlinear_block_float::on_tensor_cores;
 use crate::{Case, Data, Near, U, activations, convert, floats, rng, seed, ternary_with};
 use bitnet_wgpu::{
-    Out, bitnet, reference,
+    Out, bitnet, internals, reference,
     tensor::{Float, f16},
     weights::{PackedTernary, Scales},
 };
@@ -40,7 +41,60 @@ pub fn cases() -> Vec<Case> {
                 |int8| [case::<f32>, case::<f16>].map(|case| case(&mut rng(70 + i), shape, int8));
             of(false).into_iter().chain(of(true))
         })
+        .chain(in_tiles())
         .collect()
+}
+
+/// More rows than experts, which tensor cores multiply in tiles of one expert each.
+fn in_tiles() -> Vec<Case> {
+    let shapes: [Shape; 6] = [
+        (40, 6, 2, 70, 128, Some(128)),
+        (9, 3, 2, 33, 1100, None),
+        (61, 5, 3, 140, 320, Some(160)),
+        (50, 4, 1, 64, 256, Some(64)),
+        (7, 2, 2, 131, 96, Some(32)),
+        (130, 3, 2, 300, 640, Some(128)),
+    ];
+    let cases = (0u64..).zip(shapes).flat_map(|(i, shape)| {
+        let mut rng = rng(110 + i);
+        let cases = [case::<f32>(&mut rng, shape, false), case::<f16>(&mut rng, shape, false)];
+        let cases = cases.map(|case| case.on(on_tensor_cores));
+        cases.map(|case| if i == 5 { case.device_only() } else { case })
+    });
+    cases.collect()
+}
+
+/// Rows by their expert, in tiles.
+pub fn sorted() -> Vec<Case> {
+    let shapes = [(1, 1, 1), (0, 3, 4), (70, 3, 16), (300, 512, 2), (257, 9, 1), (33, 40, 5)];
+    (0u64..).zip(shapes).map(|(i, shape)| sort(&mut rng(130 + i), shape)).collect()
+}
+
+fn sort(rng: &mut SmallRng, (rows, experts, tile): (usize, usize, usize)) -> Case {
+    let chosen: Vec<u32> = (0..rows).map(|_| rng.random_range(0..experts as u32 + 1)).collect();
+    let chosen: Vec<u32> =
+        chosen.iter().map(|&e| if e as usize == experts { u32::MAX } else { e }).collect();
+    let expert = |row: usize| chosen[row].min(experts as u32);
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.sort_by_key(|&row| expert(row));
+    let mut tiles = vec![[0u32; 4]];
+    for own in order.chunk_by(|&a, &b| expert(a) == expert(b)) {
+        let first = order.iter().position(|row| row == &own[0]).unwrap();
+        for (i, rows) in own.chunks(tile).enumerate() {
+            tiles.push([expert(own[0]), (first + i * tile) as u32, rows.len() as u32, 0]);
+        }
+    }
+    tiles[0][0] = tiles.len() as u32 - 1;
+    let order = order.iter().map(|&row| row as u32).collect();
+    let wanted = vec![Data::U32(tiles.concat()), Data::U32(order)];
+    let (name, len) = (format!("{rows} rows, {experts} experts, tiles of {tile}"), 4 * tiles.len());
+    Case::exact(name, wanted, move |r| {
+        let chosen = r.upload(&chosen, [rows])?;
+        let (sorted, tiles) = internals::sort_experts(&mut r.encoder, &chosen, experts, tile)?;
+        r.watch(&tiles, len);
+        r.watch_all(&sorted);
+        Ok(())
+    })
 }
 
 fn matrix(rng: &mut SmallRng, (_, _, _, rows, columns, group): Shape) -> PackedTernary {

@@ -90,6 +90,7 @@ pub const OPS: Family = &[
     ("bitnet::quantize_weights_int", Kernels, quantize_weights_int::cases),
     ("bitnet::rms_norm_fake_quantize", Kernels, fake_quantize::with_norm),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
+    ("bitnet::sort_experts", Wgsl, bitlinear_experts::sorted),
 ];
 
 const LAYOUTS: [Layout; 2] = [Layout::Int8, Layout::F16];

@@ -5,11 +5,26 @@ use bitnet_wgpu::{Out, reference, transformer, weights::DenseElement};
 use rand::rngs::SmallRng;
 
 pub fn cases() -> Vec<Case> {
-    let more = [(1, 5, 1280), (3, 32, 8), (4, 33, 15), (5, 67, 17), (1, 130, 257)];
+    // Up to 1023 rows of floats are split over a workgroup.
+    let more = [
+        (1, 5, 1280),
+        (3, 32, 8),
+        (4, 33, 15),
+        (5, 67, 17),
+        (1, 130, 257),
+        (9, 6, 2060),
+        (1, 1023, 5),
+        (1, 1024, 12),
+        (3, 1025, 9),
+        (6, 1030, 4),
+    ];
     let more = (0u64..).zip(more).map(|(i, shape)| (rng(i), shape));
     let all = shapes("dense_gemv").chain(more).zip([false, false, true].into_iter().cycle());
-    all.flat_map(|((mut rng, shape), add)| DENSE.map(|element| case(&mut rng, element, shape, add)))
-        .collect()
+    all.flat_map(|((mut rng, shape), add)| {
+        let elements = if shape.1 < 1000 { &DENSE[..] } else { &[DenseElement::F32] };
+        elements.iter().map(|&element| case(&mut rng, element, shape, add)).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 fn case(
