@@ -15,6 +15,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::{forward::forward, transformer::CachePositions},
     params,
     shape::Shape,
@@ -33,6 +34,14 @@ const COLUMNS: u32 = 32;
 const PARTS: u32 = 8;
 const THREADS: u32 = COLUMNS * PARTS;
 
+const fn by_columns(source: Source, constants: &'static [(&'static str, u32)]) -> Source {
+    source
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(constants)
+        .workgroup_bytes(8 * THREADS + 8 * PARTS)
+}
+
 /// For keys of up to this width, of which a thread holds a part of a column.
 macro_rules! of_width {
     ($kernel:ident, $name:literal, $width:literal) => {
@@ -40,18 +49,29 @@ macro_rules! of_width {
             $name,
             Params::FIELDS,
             BINDINGS,
-            &[Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exp",
-                "shared/sigmoid",
-                "tensor/softplus",
-                "recurrent/gated_delta"
-            ])
-            .workgroup_size([THREADS, 1, 1])
-            .tile([1, 1, 1])
-            .constants(&[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)])
-            .workgroup_bytes(8 * THREADS + 8 * PARTS)],
+            &[
+                by_columns(
+                    Source::wgsl(wgsl![
+                        "shared/ids",
+                        "shared/flat",
+                        "shared/exp",
+                        "shared/sigmoid",
+                        "tensor/softplus",
+                        "recurrent/gated_delta"
+                    ]),
+                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
+                ),
+                by_columns(
+                    Source::msl(msl![
+                        "shared/prelude",
+                        "shared/exp",
+                        "shared/sigmoid",
+                        "tensor/softplus",
+                        "recurrent/gated_delta"
+                    ]),
+                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
+                ),
+            ],
         )
         .entry("gated_delta")
         .flat();
