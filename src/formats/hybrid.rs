@@ -2,6 +2,8 @@
 
 use crate::limits::files::MOST_SIZE;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "models")]
+use std::ops::Range;
 
 /// The longest convolution over time, in tokens.
 const MOST_KERNEL: usize = 16;
@@ -57,6 +59,12 @@ impl Hybrid {
     pub fn frequency(&self, pair: usize, theta: f32) -> f32 {
         let rotates = 2 * pair < self.rotary;
         if rotates { 1.0 / theta.powf((2 * pair) as f32 / self.rotary as f32) } else { 0.0 }
+    }
+
+    /// That of a run of layers.
+    #[cfg(feature = "models")]
+    pub(crate) fn part(&self, run: Range<usize>) -> Self {
+        Self { recurrent: self.recurrent[run].to_vec(), ..self.clone() }
     }
 
     /// The first layer of attention, of which `check` says that there is one.

@@ -345,6 +345,15 @@ impl<M, V> Layer<M, V> {
         })
     }
 
+    /// Its delta rule, if it is recurrent.
+    #[cfg(feature = "models")]
+    pub fn delta(&self) -> Option<&Delta<V>> {
+        self.0.iter().find_map(|step| match step {
+            LayerStep::Delta(delta) => Some(delta),
+            _ => None,
+        })
+    }
+
     /// Its matrices, in the order in which a token meets them.
     pub fn matrices(&self) -> Vec<&M> {
         let of_step = self.0.iter().map(|step| match step {

@@ -264,6 +264,36 @@ impl<T: ElementType> Tensor<T> {
         Ok(copy)
     }
 
+    /// Copies the n-th part of a tensor, of as many as its first dimension says, over one of
+    /// another: for each of these pairs, in one submission.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for parts of different sizes, or that do not exist.
+    #[cfg(feature = "models")]
+    pub(crate) fn copy_parts(pairs: &[[(&Self, usize); 2]]) -> Result<()> {
+        let Some([(first, _), _]) = pairs.first() else { return Ok(()) };
+        let part = |tensor: &Self| {
+            let parts = tensor.shape.dims().first().copied().unwrap_or(0);
+            (parts, tensor.len() / parts.max(1) * size_of::<T>())
+        };
+        for [(from, n), (to, m)] in pairs {
+            let ((parts, bytes), (others, same)) = (part(from), part(to));
+            if bytes != same || *n >= parts || *m >= others {
+                return Err(Error::Length { shape: to.shape, found: from.len() });
+            }
+        }
+        let at = |(tensor, n): (&Self, usize)| (part(tensor).1 * n) as u64;
+        let copied = first.context.submit_with("copy", |commands| {
+            for &[from, to] in pairs {
+                let bytes = part(from.0).1 as u64;
+                let (source, target) = (&from.0.buffer, &to.0.buffer);
+                target.mark_written();
+                commands.encoder.copy_buffer_to_buffer(source, at(from), target, at(to), bytes);
+            }
+        });
+        copied.map(drop)
+    }
+
     /// Returns the tensor with its words as elements of another type.
     pub(crate) fn cast<U: ElementType>(&self) -> Tensor<U> {
         const { assert!(size_of::<T>() == size_of::<U>()) };

@@ -25,9 +25,13 @@ fn offloaded_layers_compute_the_same_bits() {
         assert_eq!(model.offloaded().layers, count);
         model
     };
-    for (path, counts) in
-        [(real_model(), &[5, 8][..]), (directory("llama"), &[1, 2, 3]), (directory("normed"), &[2])]
-    {
+    for (path, counts) in [
+        (real_model(), &[5, 8][..]),
+        (directory("llama"), &[1, 2, 3]),
+        (directory("normed"), &[2]),
+        // Layers of two kinds, which take turns in the same memory.
+        (directory("qwen35"), &[1, 2, 3, 4]),
+    ] {
         let resident = load(&path, 0);
         assert_eq!(resident.offloaded(), Offloaded::default());
         let expected = computed(&resident);
@@ -141,6 +145,45 @@ fn a_model_above_the_limit_runs_offloaded() {
     assert_eq!(load(auto).unwrap().offloaded().layers, layers);
     context.limit_memory(None);
     assert_eq!(load(auto).unwrap().offloaded().layers, 0);
+}
+
+/// Of two kinds of layers, of which the limit counts the states too.
+#[test]
+fn hybrids_above_the_limit_run_offloaded() {
+    let context = fresh(ContextOptions::default().offload(true));
+    let files = ModelFiles::open(directory("qwen35")).unwrap();
+    let (layers, room) = (files.config().layers, SessionOptions::new(2, 96));
+    let load = |offload| files.builder().device(&context).offload(offload).build().unwrap();
+    let need = |offload| files.builder().device(&context).offload(offload).footprint().unwrap();
+    let computed = |model: &Model| {
+        let mut session = model.session(room).unwrap();
+        let prompt: Vec<u32> = (0..90).map(|i| i * 7 % 260).collect();
+        let mut all: Vec<Vec<u32>> = [&prompt[..], &prompt[..9]]
+            .into_iter()
+            .enumerate()
+            .map(|(sequence, ids)| bits(block_on(session.prefill(sequence, ids)).unwrap()))
+            .collect();
+        all.extend([[5, 6], [7, 8]].map(|ids| bits(block_on(session.decode(&ids)).unwrap())));
+        all
+    };
+    let resident = load(Offload::None);
+    let (session, expected) = (resident.session_footprint(room).unwrap(), computed(&resident));
+    drop(resident);
+    for count in 0..=layers {
+        context.trim_memory();
+        let (needed, model) = (need(Offload::Layers(count)), load(Offload::Layers(count)));
+        let taken = (live(&context, Footprint::WEIGHTS), model.offloaded().bytes);
+        assert_eq!(taken, (needed.weights, needed.host), "{count} layers");
+    }
+    let (all, few) = (need(Offload::Layers(0)), need(Offload::Layers(layers)));
+    let limit = few.weights + session.total();
+    assert!(limit < all.weights + session.total());
+    context.limit_memory(limit);
+    let model = load(Offload::Auto(room));
+    assert!(model.offloaded().layers > 2, "{:?}", model.offloaded());
+    assert!(computed(&model) == expected);
+    let stats = context.memory_stats();
+    assert!(stats.live_bytes + stats.cached_bytes <= limit, "{stats:?}");
 }
 
 #[test]

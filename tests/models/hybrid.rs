@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error,
-    model::{BatchOptions, GenerateOptions, Model, Session, SessionOptions},
+    model::{BatchOptions, GenerateOptions, Model, Session, SessionOptions, Speculation},
 };
 use support::{
     block_on,
@@ -86,6 +86,35 @@ fn truncated_sequences_are_computed_again() {
             single = block_on(again.decode(&[*id])).unwrap();
         }
         assert!(bits(single) == whole, "{engine}");
+    }
+}
+
+/// Wherever a text ends, drafts that were wrong among its last tokens: the session is that of the
+/// text, and nothing is to be computed again.
+#[test]
+fn sessions_after_drafts_are_complete() {
+    let prompt = [250, 3, 7, 9, 3, 7, 9, 3, 7];
+    let folder = Directory::temporary();
+    for (engine, model) in models() {
+        for tokens in 8..20 {
+            let options = GenerateOptions::default().max_tokens(tokens).ignore_eos(true);
+            let options = options.speculate(Speculation::ngram_lengths(1, 3));
+            let session = session(&model, 1);
+            let mut generation = model.generate_ids_in(session, &prompt, &options).unwrap();
+            let found: Vec<u32> =
+                (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+            assert!(generation.speculation().unwrap().drafted > 0);
+            let mut session = block_on(generation.into_session()).unwrap();
+            let path = folder.0.join(format!("{tokens}"));
+            block_on(session.save(&path)).unwrap();
+            let mut loaded = model.load_session(&path, session.options()).unwrap();
+            let whole = [&prompt[..], &found, &[5, 6]].concat();
+            let expected = pieces(&mut self::session(&model, 1), &whole, &[whole.len()]);
+            for session in [&mut session, &mut loaded] {
+                let rest = &whole[session.len(0)..];
+                assert!(pieces(session, rest, &[rest.len()]) == expected, "{engine}: {tokens}");
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod golden;
 mod grammar;
 mod hybrid;
 mod learn;
+mod long_texts;
 mod model;
 #[cfg(target_os = "linux")]
 mod msl_model;

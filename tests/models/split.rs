@@ -60,6 +60,8 @@ fn split_layers_compute_the_same_bits() {
     let mut cases: Vec<(PathBuf, Vec<&[usize]>)> = vec![
         (real_model(), vec![&[7, 1], &[1, 4, 3]]),
         (directory("llama"), vec![&[1, 2], &[2, 1], &[1, 1, 1]]),
+        // Parts with recurrent layers only, with attention only, and with both.
+        (directory("qwen35"), vec![&[2, 2], &[3, 1], &[2, 1, 1], &[1, 1, 2]]),
     ];
     cases.extend(
         ["odd", "newer", "qwen3", "normed", "minicpm", "trilm"]
@@ -219,6 +221,43 @@ fn everything_works_on_a_split_model() {
         refused.iter().all(|error| error.to_string().contains("split over several devices")),
         "{refused:?}"
     );
+}
+
+/// Sessions, drafts, and prompts that are given up, with recurrent layers on each device.
+#[test]
+fn states_follow_the_text_on_each_device() {
+    let [whole, split] =
+        [devices(1), devices(2)].map(|devices| load(devices, &directory("qwen35"), &[]));
+    let prompt = vec![250, 3, 7, 9, 3, 7, 9, 3, 7];
+    let plain = GenerateOptions::default().max_tokens(24).ignore_eos(true);
+    let expected = text(&whole, &prompt, &plain);
+    assert_eq!(text(&split, &prompt, &plain), expected);
+    for speculation in [Speculation::ngram_lengths(1, 3), Speculation::from(&split)] {
+        assert_eq!(text(&split, &prompt, &plain.clone().speculate(speculation)), expected);
+    }
+    let folder = Directory::temporary();
+    let (room, saved) =
+        (SessionOptions::new(2, 160).kv_type(Element::F32), folder.0.join("session.safetensors"));
+    let long: Vec<u32> = (0..100).map(|i| i * 7 % 260).collect();
+    let mut session = split.session(room).unwrap();
+    block_on(session.prefill(0, &long)).unwrap();
+    block_on(session.prefill(1, &[9, 8, 7])).unwrap();
+    let mut given_up = Box::pin(session.prefill(1, &long));
+    let _ = given_up.as_mut().poll(&mut task::Context::from_waker(task::Waker::noop()));
+    drop(given_up);
+    session.truncate(1, 2).unwrap();
+    block_on(session.decode(&[4, 5])).unwrap();
+    block_on(session.save(&saved)).unwrap();
+    let mut forked = session.fork().unwrap();
+    let alone = [[&long[..], &[4, 6]].concat(), vec![9, 8, 5, 7]];
+    let alone = alone.map(|ids| block_on(whole.session(room).unwrap().prefill(0, &ids)).unwrap());
+    let expected = bits(alone.concat());
+    let loaded = [&whole, &split].map(|model| model.load_session(&saved, room).unwrap());
+    for session in
+        [&mut session, &mut forked].into_iter().chain(&mut loaded.into_iter().collect::<Vec<_>>())
+    {
+        assert!(bits(block_on(session.decode(&[6, 7])).unwrap()) == expected);
+    }
 }
 
 #[test]

@@ -383,6 +383,22 @@ impl CpuSession {
         }
     }
 
+    /// Brings the states of a sequence back to its first `tokens`, or to fewer. Returns how many.
+    fn go_back(&mut self, sequence: usize, tokens: usize) -> usize {
+        let (model, caches) = (self.model.clone(), &mut self.caches[sequence]);
+        let Some(hybrid) = &model.config.hybrid else { return tokens };
+        let layers = caches.iter_mut().zip(&model.layers);
+        let states = layers.filter_map(|(memory, layer)| Some((memory.state.as_mut()?, layer)));
+        let back = || {
+            let mut back = states.map(|(state, layer)| match layer.delta() {
+                Some(delta) => state.go_back(hybrid, delta, tokens),
+                None => Ok(0),
+            });
+            back.try_fold(tokens, |least, found| found.map(|found| least.min(found)))
+        };
+        model.threads.run(back).unwrap_or(0)
+    }
+
     fn compute(
         &mut self,
         sequences: &[usize],
@@ -430,10 +446,18 @@ impl EngineSession for CpuSession {
     }
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
-        // A state cannot forget its last tokens.
+        // A state cannot forget its last tokens, unless what was before them is kept.
         let recurrent = self.model.config.hybrid.is_some();
-        let tokens = if recurrent && tokens < self.len(sequence) { 0 } else { tokens };
+        let shorter = recurrent && tokens < self.len(sequence);
+        let tokens = if shorter { self.go_back(sequence, tokens) } else { tokens };
         self.forget(sequence, tokens);
+    }
+
+    fn keep_states(&mut self, sequence: usize) -> Result<()> {
+        let past = self.len(sequence);
+        let states = self.caches[sequence].iter_mut().filter_map(|memory| memory.state.as_mut());
+        states.for_each(|state| state.keep(past));
+        Ok(())
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {

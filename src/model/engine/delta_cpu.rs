@@ -7,6 +7,7 @@ use crate::{
         Hybrid, ModelConfig,
         tensors::{Delta, LayerStep},
     },
+    limits::speculation::MOST_DRAFTED,
     ops::{
         host,
         recurrent::{DeltaRates, DeltaShape},
@@ -32,7 +33,23 @@ pub(super) struct DeltaState {
     state: Vec<f32>,
     /// The last tokens before the convolution, `[kernel - 1, mixed]`.
     conv: Vec<f32>,
+    kept: Option<Kept>,
 }
+
+/// What a recurrent layer keeps so that a sequence can forget its last tokens.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// How many tokens it had.
+    past: usize,
+    /// The state and the last tokens before the convolution then.
+    state: Vec<f32>,
+    conv: Vec<f32>,
+    /// What the next step gives: queries, keys, values and gates, alpha and beta.
+    inputs: Option<[Vec<f32>; 3]>,
+}
+
+/// The most tokens of a step of which the inputs are kept.
+const MOST_KEPT: usize = MOST_DRAFTED + 1;
 
 impl DeltaState {
     /// That of no tokens.
@@ -40,6 +57,64 @@ impl DeltaState {
         Self {
             state: vec![0.0; hybrid.shape().state()],
             conv: vec![0.0; (hybrid.kernel - 1) * hybrid.mixed()],
+            kept: None,
+        }
+    }
+
+    /// Keeps what it takes to forget tokens after the `past` that it has seen.
+    pub fn keep(&mut self, past: usize) {
+        let (state, conv) = (self.state.clone(), self.conv.clone());
+        self.kept = Some(Kept { past, state, conv, inputs: None });
+    }
+
+    /// Goes back to the first `tokens`, or to as many fewer as can be. Returns how many.
+    ///
+    /// # Errors
+    /// What the delta rule reports.
+    pub fn go_back(
+        &mut self,
+        hybrid: &Hybrid,
+        delta: &Delta<Vec<f32>>,
+        tokens: usize,
+    ) -> Result<usize> {
+        let Some(mut kept) = self.kept.take().filter(|kept| kept.past <= tokens) else {
+            self.clear();
+            return Ok(0);
+        };
+        self.state.copy_from_slice(&kept.state);
+        self.conv.copy_from_slice(&kept.conv);
+        let widths = [hybrid.mixed() + hybrid.values(), hybrid.value_heads, hybrid.value_heads];
+        let mut again = 0;
+        if let Some(inputs) = &mut kept.inputs {
+            again = (inputs[0].len() / widths[0]).min(tokens - kept.past);
+            inputs.iter_mut().zip(widths).for_each(|(own, width)| own.truncate(again * width));
+            self.advance(hybrid, delta, inputs.each_ref().map(Vec::as_slice))?;
+        }
+        kept.inputs = kept.inputs.filter(|_| again > 0);
+        let found = kept.past + again;
+        self.kept = Some(kept);
+        Ok(found)
+    }
+
+    /// What value heads read of tokens that continue the state.
+    fn advance(
+        &mut self,
+        hybrid: &Hybrid,
+        delta: &Delta<Vec<f32>>,
+        [x, alpha, beta]: [&[f32]; 3],
+    ) -> Result<Vec<f32>> {
+        let stride = hybrid.mixed() + hybrid.values();
+        let mixed = host::short_conv(x, stride, &delta.conv, hybrid.kernel, &mut self.conv)?;
+        let (dt_bias, decay) = (&delta.dt_bias[..], &delta.decay[..]);
+        let rates = DeltaRates { alpha, beta, dt_bias, decay };
+        host::gated_delta(hybrid.shape(), &mixed, &rates, &mut self.state)
+    }
+
+    /// Keeps what a step of this many tokens gives, if it is the next after [`DeltaState::keep`].
+    fn keep_inputs(&mut self, tokens: usize, inputs: [&[f32]; 3]) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.inputs.is_none()) {
+            let few = tokens <= MOST_KEPT;
+            kept.inputs = Some(inputs.map(|own| if few { own.to_vec() } else { Vec::new() }));
         }
     }
 
@@ -47,6 +122,7 @@ impl DeltaState {
     pub fn clear(&mut self) {
         self.state.fill(0.0);
         self.conv.fill(0.0);
+        self.kept = None;
     }
 
     /// Its numbers: the state, then the last tokens.
@@ -59,6 +135,7 @@ impl DeltaState {
         let (state, conv) = numbers.split_at(self.state.len());
         self.state.copy_from_slice(state);
         self.conv.copy_from_slice(conv);
+        self.kept = None;
     }
 }
 
@@ -149,10 +226,8 @@ fn forward(
         .zip(alpha.par_chunks_exact(run * heads))
         .zip(beta.par_chunks_exact(run * heads));
     let rows = rows.map(|(((state, x), alpha), beta)| {
-        let mixed = host::short_conv(x, stride, &delta.conv, hybrid.kernel, &mut state.conv)?;
-        let (dt_bias, decay) = (&delta.dt_bias[..], &delta.decay[..]);
-        let rates = DeltaRates { alpha, beta, dt_bias, decay };
-        let read = host::gated_delta(shape, &mixed, &rates, &mut state.state)?;
+        state.keep_inputs(run, [x, alpha, beta]);
+        let read = state.advance(hybrid, delta, [x, alpha, beta])?;
         host::gated_norm(shape, &read, (&delta.norm, config.eps), (x, stride))
     });
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())

@@ -148,8 +148,18 @@ pub(crate) trait EngineSession: Send + Sync {
     /// Tokens in a sequence. Panics if there is no such sequence.
     fn len(&self, sequence: usize) -> usize;
 
-    /// Forgets all but the first `tokens` of a sequence.
+    /// Forgets all but the first `tokens` of a sequence; recurrent layers forget all, or all after
+    /// what [`EngineSession::keep_states`] allows.
     fn truncate(&mut self, sequence: usize, tokens: usize);
+
+    /// Has recurrent layers keep what it takes to forget tokens of the next step that appends to a
+    /// sequence, if that has at most `MOST_DRAFTED + 1`: the sequence can then be truncated to any
+    /// length from its present one on without being computed again. Other layers need nothing.
+    /// What was kept before is no longer.
+    fn keep_states(&mut self, sequence: usize) -> Result<()> {
+        let _ = sequence;
+        Ok(())
+    }
 
     /// Another session with the same sequences.
     fn fork(&self) -> Result<Box<dyn EngineSession>>;

@@ -19,8 +19,8 @@ use crate::{
 /// A decoder layer in host memory.
 pub(crate) type HostLayer = Layer<PackedTernary, Vec<f32>>;
 
-/// A layer of each kind, and how many there are.
-pub(crate) type LayerKinds = Vec<(HostLayer, usize)>;
+/// A layer of each kind, and which layers are like it.
+pub(crate) type LayerKinds = Vec<(HostLayer, Vec<usize>)>;
 
 /// What comes before and after the layers, in host memory.
 pub(crate) type HostEnds = Ends<HostTable, Vec<f32>>;
@@ -79,7 +79,7 @@ impl HostLayer {
         hybrid::arranged(read, file.config())
     }
 
-    /// Reads a layer of each kind. Returns them with how many there are.
+    /// Reads the first layer of each kind.
     ///
     /// # Errors
     /// As [`HostLayer::read`].
@@ -89,7 +89,7 @@ impl HostLayer {
             let of_kind = (0..config.layers).filter(|&n| config.is_recurrent(n) == recurrent);
             let of_kind: Vec<usize> = of_kind.collect();
             if let Some(&first) = of_kind.first() {
-                kinds.push((Self::read(file, first)?, of_kind.len()));
+                kinds.push((Self::read(file, first)?, of_kind));
             }
         }
         Ok(kinds)

@@ -401,6 +401,7 @@ impl GenerationState {
         // What cannot be chosen need not be computed.
         let valid = chooser.valid_draft(&draft)?;
         let run = [&[chooser.last()], &draft[..valid]].concat();
+        self.session.keep_states(0).await?;
         let verification = if chooser.is_for_engine() && !chooser.changes_logits() {
             self.tell()?;
             Verification::Next(self.session.step_next(&[0], &run, run.len()).await?)

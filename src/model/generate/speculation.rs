@@ -22,7 +22,8 @@ use std::{collections::VecDeque, sync::Arc};
 /// last token, in one pass, and a token is chosen after each of them; those that were drafted
 /// rightly are kept, and the first that was not is replaced by the one that was chosen. So the text
 /// is the one that it would be without: the same tokens, greedy or sampled, by any options. Only
-/// the time differs.
+/// the time differs. Models with recurrent layers keep a copy of a sequence's states before each
+/// draft.
 ///
 /// Drafts begin at half of [`Speculation::tokens`](Speculation::tokens()). One of which all is accepted doubles the next;
 /// less than half halves it. After drafts in a row of which nothing was accepted, 1, 2, 4 and at
@@ -137,10 +138,6 @@ impl Speculation {
                     "runs of {shortest} to {longest} tokens; 1 to {LONGEST_RUN} are possible"
                 ))
             }
-            Drafter::Model(draft) if draft.engine.config().hybrid.is_some() => invalid(
-                "the draft model has recurrent layers, which cannot forget tokens that were drafted wrongly"
-                    .into(),
-            ),
             Drafter::Model(draft) if draft.engine.config().vocab != vocab => {
                 let other = draft.engine.config().vocab;
                 invalid(format!(
@@ -207,6 +204,7 @@ impl Speculator {
         session: &mut Session,
         sampling: &Sampling,
     ) -> Result<Self> {
+        session.reserve_states()?;
         let guess = match &speculation.drafter {
             &Drafter::Ngram { shortest, longest } => {
                 Guess::Ngram(NgramIndex::new(shortest..=longest))
@@ -219,6 +217,7 @@ impl Speculator {
                 let ready = ready.and_then(|mut session| {
                     session
                         .choose_by(SamplingPlan::new(vec![(sampling.options, sampling.seed)]))?;
+                    session.reserve_states()?;
                     Ok(session)
                 });
                 // A text goes on without drafts where only their device is gone.
@@ -308,7 +307,7 @@ impl Follower {
                 .zip(&before[known..])
                 .take_while(|(a, b)| a == b)
                 .count();
-        session.truncate(0, kept)?;
+        let kept = session.keep(0, kept);
         let (behind, new) =
             text[kept..].split_at((text.len() - kept).saturating_sub(1 + MOST_DRAFTED));
         if !behind.is_empty() {
@@ -317,6 +316,10 @@ impl Follower {
         let (mut input, mut submitted, mut draft) =
             (Some(new.to_vec()), VecDeque::new(), Vec::with_capacity(length));
         for n in 0..length {
+            if n == 1 {
+                // What is drafted from here on may be forgotten.
+                session.keep_states(0).await?;
+            }
             submitted.push_back(session.submit_next(&[0], input.as_deref())?);
             // From steps of one token the next goes on before they are awaited.
             let single = input.is_none_or(|input| input.len() == 1);

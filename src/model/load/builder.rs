@@ -171,10 +171,9 @@ impl<'a> ModelBuilder<'a> {
     /// context, before any is uploaded. [`Error::Invalid`] for no context, one device twice, more
     /// devices than layers, a [`split`](Self::split) that does not give each context layers and the
     /// model all of its own, more offloaded layers than there are, layers with other groups of
-    /// scales, which cannot be offloaded, layers that are split and offloaded, or
-    /// either of a model with recurrent layers. [`Error::DeviceUnsupported`] for offloaded layers on
-    /// a device without `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are
-    /// none.
+    /// scales, which cannot be offloaded, or layers that are split and offloaded.
+    /// [`Error::DeviceUnsupported`] for offloaded layers on a device without
+    /// `MAPPABLE_PRIMARY_BUFFERS`. With [`Device::Auto`], errors of the GPU are none.
     pub fn build(self) -> Result<Model> {
         let Self { source, device, settings, progress } = self;
         unoptimized::warn();
@@ -249,12 +248,11 @@ impl<'a> ModelBuilder<'a> {
             let (contexts, _) = open(self.device.clone())?;
             let LoadSettings { int8_head, f16_attention, offload, split, .. } = &self.settings;
             let (ends, config) = (HostEnds::read(file, *int8_head)?, files::config(file)?);
-            self.settings.check(&contexts, &config)?;
-            let [context] = &contexts[..] else {
-                let first = HostLayer::read(file, 0)?;
-                return SplitModel::weights(&contexts, &config, &ends, &first, split);
-            };
+            self.settings.check(&contexts, config.layers)?;
             let kinds = HostLayer::kinds(file, &config)?;
+            let [context] = &contexts[..] else {
+                return SplitModel::weights(&contexts, &config, &ends, &kinds, split);
+            };
             let how = (*offload, *f16_attention);
             let (_, footprint) = GpuModel::weights(context, &config, &ends, &kinds, how)?;
             Ok(vec![ModelPart { context: context.clone(), layers: 0..config.layers, footprint }])

@@ -81,7 +81,7 @@ fn engine(
         }
         contexts => {
             let how = (&split[..], *f16_attention);
-            Arc::new(SplitModel::new(contexts, config, ends, layers, how)?)
+            Arc::new(SplitModel::new(contexts, config, ends, layers, kinds()?, how)?)
         }
     })
 }
@@ -101,7 +101,7 @@ impl Model {
         if !settings.ignore_unused {
             file.check_unused()?;
         }
-        settings.check(contexts, &config)?;
+        settings.check(contexts, count)?;
         let ends = HostEnds::read(file, settings.int8_head)?;
         let mut fingerprint = Fingerprint::new(&config, &ends);
         let ends_fingerprint = Fingerprint::of_ends(&config, &ends);
@@ -488,10 +488,6 @@ impl Model {
         options: &GenerateOptions,
     ) -> Result<Sequence> {
         options.check(self.config().vocab)?;
-        if options.speculate.is_some() && self.config().hybrid.is_some() {
-            let what = "speculative decoding of a model with recurrent layers is not supported: they cannot forget tokens that were drafted wrongly";
-            return Err(Error::Invalid { op: "speculation", what: what.into() });
-        }
         if !options.stop.is_empty() {
             self.tokenizer()?;
         }

@@ -3,7 +3,7 @@
 use crate::{
     cpu::threads::Threads,
     error::{Error, Result},
-    formats::{ModelConfig, ReadOptions},
+    formats::ReadOptions,
     gpu::context::Context,
     model::engine::{device::check_split, offload::Offload},
 };
@@ -23,8 +23,7 @@ pub(crate) struct LoadSettings {
 
 impl LoadSettings {
     /// Checks the settings for a model on these contexts, none for the CPU.
-    pub fn check(&self, contexts: &[Context], config: &ModelConfig) -> Result<()> {
-        let layers = config.layers;
+    pub fn check(&self, contexts: &[Context], layers: usize) -> Result<()> {
         self.threads.map_or(Ok(()), Threads::check)?;
         self.offload.check(layers)?;
         check_split(contexts, layers, &self.split)?;
@@ -34,22 +33,7 @@ impl LoadSettings {
                 what: "layers are split over devices or kept in host memory, not both".into(),
             });
         }
-        if config.hybrid.is_some() && !contexts.is_empty() {
-            self.check_recurrent(contexts)?;
-        }
         Ok(())
-    }
-
-    /// Refuses what is not supported of a model with recurrent layers on GPUs.
-    fn check_recurrent(&self, contexts: &[Context]) -> Result<()> {
-        let (op, how) = match contexts {
-            [_] if self.offload == Offload::None => return Ok(()),
-            [_] => ("offload", "kept in host memory"),
-            _ => ("split", "split over devices"),
-        };
-        let what =
-            format!("layers of a model with recurrent ones (Gated DeltaNet) cannot be {how}");
-        Err(Error::Invalid { op, what })
     }
 
     /// Returns the settings for another number of devices.

@@ -3,3 +3,4 @@
 mod checks;
 pub(super) mod saved;
 pub(super) mod sequences;
+mod undo;

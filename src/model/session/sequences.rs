@@ -4,6 +4,7 @@ pub(crate) use super::checks::check_tokens;
 use super::{
     checks::{check_appended, check_vocabulary},
     saved::{Fingerprint, Saved},
+    undo::Undo,
 };
 use crate::{
     element::Element,
@@ -229,12 +230,27 @@ impl Session {
     /// that the text's last token: at least one is to be computed, for its logits. Gives what is
     /// kept.
     pub(crate) fn keep_common(&mut self, sequence: usize, ids: &[u32]) -> usize {
-        let kept = self.common(sequence, ids).min(ids.len().saturating_sub(1));
-        self.state.truncate(sequence, kept);
-        // Recurrent layers forget everything, and are computed again.
-        let kept = kept.min(self.state.len(sequence));
-        self.tokens[sequence].truncate(kept);
-        kept
+        self.keep(sequence, self.common(sequence, ids).min(ids.len().saturating_sub(1)))
+    }
+
+    /// Has a sequence forget all but its first `tokens`, and what recurrent layers forget with the
+    /// others. Gives how many are kept.
+    pub(crate) fn keep(&mut self, sequence: usize, tokens: usize) -> usize {
+        self.state.truncate(sequence, tokens);
+        self.tokens[sequence].truncate(self.state.len(sequence).min(tokens));
+        self.tokens[sequence].len()
+    }
+
+    /// Takes the memory for [`Session::keep_states`].
+    pub(crate) fn reserve_states(&mut self) -> Result<()> {
+        self.state.keep_states(0)
+    }
+
+    /// Has a sequence be able to forget tokens of the next step without being computed again: see
+    /// [`EngineSession::keep_states`].
+    pub(crate) async fn keep_states(&mut self, sequence: usize) -> Result<()> {
+        self.catch_up(sequence).await?;
+        self.state.keep_states(sequence)
     }
 
     /// Makes `ids` the text of a sequence; of what it has, their common beginning is kept. Gives
@@ -574,27 +590,5 @@ pub struct SessionError {
 impl From<SessionError> for Error {
     fn from(error: SessionError) -> Self {
         error.error
-    }
-}
-
-/// Work on sequences: dropped before it is done, by an error or with its future, it gives every
-/// sequence the length that it had before.
-struct Undo<'a> {
-    state: &'a mut dyn EngineSession,
-    before: Vec<usize>,
-}
-
-impl Undo<'_> {
-    fn keep(mut self) {
-        self.before.clear();
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        self.before
-            .iter()
-            .enumerate()
-            .for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::{forward::forward, transformer::CachePositions},
     params,
     shape::Shape,
@@ -33,6 +34,18 @@ const COLUMNS: u32 = 32;
 const PARTS: u32 = 8;
 const THREADS: u32 = COLUMNS * PARTS;
 
+const fn by_columns(
+    source: Source,
+    constants: &'static [(&'static str, u32)],
+    bytes: u32,
+) -> Source {
+    source
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(constants)
+        .workgroup_bytes(bytes)
+}
+
 /// For keys of up to this width, of which a thread holds a part of a column.
 macro_rules! of_width {
     ($kernel:ident, $name:literal, $width:literal) => {
@@ -40,18 +53,31 @@ macro_rules! of_width {
             $name,
             Params::FIELDS,
             BINDINGS,
-            &[Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exp",
-                "shared/sigmoid",
-                "tensor/softplus",
-                "recurrent/gated_delta"
-            ])
-            .workgroup_size([THREADS, 1, 1])
-            .tile([1, 1, 1])
-            .constants(&[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)])
-            .workgroup_bytes(16 * THREADS + 8 * PARTS + 32 * PARTS * ($width / PARTS / 2 + 1))],
+            &[
+                by_columns(
+                    Source::wgsl(wgsl![
+                        "shared/ids",
+                        "shared/flat",
+                        "shared/exp",
+                        "shared/sigmoid",
+                        "tensor/softplus",
+                        "recurrent/gated_delta"
+                    ]),
+                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
+                    16 * THREADS + 8 * PARTS + 32 * PARTS * ($width / PARTS / 2 + 1),
+                ),
+                by_columns(
+                    Source::msl(msl![
+                        "shared/prelude",
+                        "shared/exp",
+                        "shared/sigmoid",
+                        "tensor/softplus",
+                        "recurrent/gated_delta"
+                    ]),
+                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
+                    8 * THREADS + 8 * PARTS,
+                ),
+            ],
         )
         .entry("gated_delta")
         .flat();

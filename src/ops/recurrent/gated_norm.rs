@@ -10,6 +10,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::forward::forward,
     params,
     shape::Shape,
@@ -25,21 +26,31 @@ params! {
 /// Threads of a head.
 const THREADS: u32 = 64;
 
+const fn by_head(source: Source) -> Source {
+    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * THREADS)
+}
+
 static GATED_NORM: Kernel = Kernel::trusted(
     "gated_norm",
     Params::FIELDS,
     &[read("x", F32), read("gain", F32), read("gates", F32), read_write("y", F32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exp",
-        "shared/sigmoid",
-        "tensor/silu",
-        "recurrent/gated_norm"
-    ])
-    .workgroup_size([THREADS, 1, 1])
-    .tile([1, 1, 1])
-    .workgroup_bytes(4 * THREADS)],
+    &[
+        by_head(Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/sigmoid",
+            "tensor/silu",
+            "recurrent/gated_norm"
+        ])),
+        by_head(Source::msl(msl![
+            "shared/prelude",
+            "shared/exp",
+            "shared/sigmoid",
+            "tensor/silu",
+            "recurrent/gated_norm"
+        ])),
+    ],
 )
 .flat();
 

@@ -10,7 +10,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    params, wgsl,
+    msl, params, wgsl,
 };
 
 params! { struct Params { length: u32, columns: u32, stride: u32 } }
@@ -19,13 +19,21 @@ static OUTPUT_GATE: Kernel = Kernel::trusted(
     "output_gate",
     Params::FIELDS,
     &[read("gates", F32), read_write("x", F32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exp",
-        "shared/sigmoid",
-        "recurrent/output_gate"
-    ])],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/sigmoid",
+            "recurrent/output_gate"
+        ]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exp",
+            "shared/sigmoid",
+            "recurrent/output_gate"
+        ]),
+    ],
 )
 .flat();
 

@@ -15,6 +15,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::{forward::forward, transformer::CachePositions},
     params,
     shape::Shape,
@@ -37,14 +38,23 @@ static SHORT_CONV: Kernel = Kernel::trusted(
         read_write("state", F32),
         read_write("y", F32),
     ],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exp",
-        "shared/sigmoid",
-        "tensor/silu",
-        "recurrent/short_conv"
-    ])],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/sigmoid",
+            "tensor/silu",
+            "recurrent/short_conv"
+        ]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exp",
+            "shared/sigmoid",
+            "tensor/silu",
+            "recurrent/short_conv"
+        ]),
+    ],
 )
 .flat();
 

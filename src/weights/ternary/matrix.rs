@@ -62,6 +62,22 @@ impl TernaryMatrix {
         })
     }
 
+    /// A matrix as [`TernaryMatrix::uninit`] makes it, at the beginning of tensors that others share.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) for tensors that are too small.
+    #[cfg(feature = "models")]
+    pub(crate) fn within(
+        (codes, scales): (&Tensor<u32>, &Tensor<f32>),
+        rows: usize,
+        columns: usize,
+        group: Option<usize>,
+    ) -> Result<Self> {
+        let codes = codes.beginning([rows, row_words(columns)])?;
+        let scales = scales.beginning([rows, groups(columns, group)])?;
+        Ok(Self { codes, scales, rows, columns, group })
+    }
+
     pub(crate) fn with_scales(&self, scales: Tensor<f32>) -> Self {
         Self { scales, ..self.clone() }
     }

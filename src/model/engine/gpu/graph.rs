@@ -3,7 +3,7 @@
 
 use super::{
     linear::{Rotation, rotations},
-    memory::Memory,
+    memory::{DeltaInputs, Memory},
     offload::Streamed,
 };
 use crate::{
@@ -72,6 +72,8 @@ pub(super) struct Input {
     /// The residual stream, `[sequences · run, hidden]`, of a model whose first layers are
     /// elsewhere.
     pub stream: Option<Tensor<f32>>,
+    /// By layer, where recurrent ones keep what they are given.
+    pub kept: Option<Arc<Vec<Option<DeltaInputs>>>>,
 }
 
 impl Input {
@@ -355,9 +357,12 @@ impl GpuModel {
             .stream
             .as_ref()
             .map_or_else(|| self.embedded(encoder, input), |x| Ok(x.clone()))?;
-        let scratch = self.scratch(x)?;
+        let mut scratch = self.scratch(x)?;
         self.streamed.begin(encoder);
         for layer in 0..self.layers.len() {
+            if let Some(kept) = input.kept.as_ref().and_then(|kept| kept[layer].as_ref()) {
+                scratch.keep(kept)?;
+            }
             self.layer(encoder, layer, memory, input, &scratch)?;
             self.streamed.after(encoder, layer);
             // Little at first, so that the device begins soon; then more, since a submission takes

@@ -5,7 +5,7 @@ use super::{
     experts::ExpertScratch,
     graph::{GpuModel, Input},
     linear::{GpuStack, Prepared, fits, gated, side_by_side},
-    memory::{LayerMemory, Memory},
+    memory::{DeltaInputs, LayerMemory, Memory},
     recurrent::{RecurrentScratch, no_hybrid},
 };
 use crate::{
@@ -63,10 +63,19 @@ impl Scratch {
             ([LayerStep::Norm(_), LayerStep::Add, ..], Some(added), _) => added,
             ([LayerStep::Gate, ..], ..) => &self.gate_up,
             ([LayerStep::KeepGate, ..], _, Some(own)) => &own.attention,
-            ([LayerStep::Delta(_), ..], _, Some(own)) => &own.input,
+            ([LayerStep::Delta(_), ..], _, Some(own)) => &own.inputs.x,
             _ => &self.qkv,
         };
         (Out::set(y), (after, source))
+    }
+
+    /// Has a recurrent layer be given what it reads in these buffers.
+    pub fn keep(&mut self, inputs: &DeltaInputs) -> Result<()> {
+        let rows = self.x.shape().as_matrix().0;
+        self.recurrent.as_mut().map_or(Ok(()), |own| {
+            own.inputs = inputs.beginning(rows)?;
+            Ok(())
+        })
     }
 
     /// Returns intermediate results of recurrent layers.

@@ -2,7 +2,7 @@
 
 use super::{
     graph::GpuModel,
-    offload::{SLOTS, Streamed, slot_for},
+    offload::{SLOTS, Streamed, is_offloaded, slot_bytes},
 };
 use crate::{
     error::Result,
@@ -15,51 +15,76 @@ use crate::{
         offload::Offload,
     },
 };
+use std::ops::Range;
 
 /// Bytes of a model's weights.
 struct Bytes {
     ends: u64,
+    /// Of a slot for offloaded layers.
+    slot: u64,
+    kinds: Vec<KindBytes>,
+}
+
+/// Bytes of layers of one kind.
+struct KindBytes {
     /// Of a layer, on the device.
     vectors: u64,
     matrices: u64,
     /// Of a layer, in host memory.
     host_bytes: u64,
-    layers: u64,
+    /// Which layers these are.
+    layers: Vec<usize>,
 }
 
 impl Bytes {
-    /// Of this many layers, and the ends that they need.
+    /// Of these of a model's layers, and the ends that they need.
     fn of(
         context: &Context,
         (ends, which): (&HostEnds, (bool, bool)),
-        layer: &HostLayer,
-        layers: usize,
+        kinds: &LayerKinds,
+        layers: Range<usize>,
     ) -> Result<Self> {
-        let planned = |upload: &dyn Fn(&Context) -> Result<()>| {
-            let (context, plan) = context.with_label(Footprint::WEIGHTS).planning();
-            upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
+        let of_kind = |(layer, own): &(HostLayer, Vec<usize>)| {
+            let matrices = slot_bytes(context, &[layer])?;
+            let host = layer.matrices().into_iter();
+            let host = host.map(|matrix| matrix.words().len() + matrix.row_scales().len());
+            let all = planned(context, |context| layer.upload(context).map(drop))?;
+            Ok(KindBytes {
+                vectors: all - matrices,
+                matrices,
+                host_bytes: host.map(|words| 4 * words as u64).sum(),
+                layers: own.iter().copied().filter(|layer| layers.contains(layer)).collect(),
+            })
         };
-        let matrices = layer.matrices();
-        let host_bytes = matrices
-            .iter()
-            .map(|matrix| 4 * (matrix.words().len() + matrix.row_scales().len()) as u64)
-            .sum();
-        let all = planned(&|context| layer.upload(context).map(drop))?;
-        let matrices = planned(&|context| slot_for(context, layer).map(drop))?;
-        let ends = planned(&|context| ends.upload(context, which).map(drop))?;
-        Ok(Self { ends, vectors: all - matrices, matrices, host_bytes, layers: layers as u64 })
+        let all: Vec<&HostLayer> = kinds.iter().map(|(layer, _)| layer).collect();
+        Ok(Self {
+            ends: planned(context, |context| ends.upload(context, which).map(drop))?,
+            slot: slot_bytes(context, &all)?,
+            kinds: kinds.iter().map(of_kind).collect::<Result<_>>()?,
+        })
     }
 
-    /// With this many layers offloaded.
+    /// With this many of all layers offloaded.
     fn with(&self, offloaded: usize) -> Footprint {
-        let resident = (self.layers - offloaded as u64).saturating_add(offloaded.min(SLOTS) as u64);
-        let layers = self
-            .vectors
-            .saturating_mul(self.layers)
-            .saturating_add(self.matrices.saturating_mul(resident));
-        let host = self.host_bytes.saturating_mul(offloaded as u64);
-        Footprint { weights: self.ends.saturating_add(layers), host, ..Footprint::default() }
+        let count = self.kinds.iter().map(|kind| kind.layers.len()).sum();
+        let slots = self.slot.saturating_mul(offloaded.min(SLOTS) as u64);
+        let ends = Footprint { weights: self.ends.saturating_add(slots), ..Footprint::default() };
+        self.kinds.iter().fold(ends, |sum, kind| {
+            let away = |layer: &&usize| is_offloaded(**layer, offloaded, count);
+            let (all, away) =
+                (kind.layers.len() as u64, kind.layers.iter().filter(away).count() as u64);
+            let vectors = kind.vectors.saturating_mul(all);
+            let weights = vectors.saturating_add(kind.matrices.saturating_mul(all - away));
+            let host = kind.host_bytes.saturating_mul(away);
+            sum.and(Footprint { weights, host, ..Footprint::default() })
+        })
     }
+}
+
+/// The bytes of weights that something uploads.
+fn planned(context: &Context, upload: impl Fn(&Context) -> Result<()>) -> Result<u64> {
+    let (context, plan) = context.with_label(Footprint::WEIGHTS).planning();
+    upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
 }
 
 impl GpuModel {
@@ -69,7 +94,7 @@ impl GpuModel {
     /// # Errors
     /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they
     /// will not fit: layers are taken to be as large as the first of their kind. Those of
-    /// [`GpuModel::weights`] and [`Streamed::take`].
+    /// [`GpuModel::weights`], [`Streamed::new`] and [`Streamed::take`].
     pub fn new(
         context: &Context,
         config: ModelConfig,
@@ -78,28 +103,25 @@ impl GpuModel {
         kinds: impl FnOnce() -> Result<LayerKinds>,
         (offload, f16_attention): (Offload, bool),
     ) -> Result<Self> {
-        let count = config.layers;
-        let mut offloaded = if let Offload::Layers(count) = offload { count } else { 0 };
+        let (count, weights) = (config.layers, context.with_label(Footprint::WEIGHTS));
+        let mut streamed = Streamed::default();
         // What it takes to know is done only where it matters.
-        if context.memory_stats().limit.is_some() || matches!(offload, Offload::Auto(_)) {
-            let footprint;
-            (offloaded, footprint) =
-                Self::weights(context, &config, &host, &kinds()?, (offload, f16_attention))?;
+        if context.memory_stats().limit.is_some() || offload != Offload::None {
+            let kinds = kinds()?;
+            let (offloaded, footprint) =
+                Self::weights(context, &config, &host, &kinds, (offload, f16_attention))?;
             context.check_room(footprint.weights, || match offloaded {
                 0 => "a model's weights".into(),
                 _ => format!("a model's weights, {offloaded} of {count} layers apart"),
             })?;
+            streamed = Streamed::new(&weights, &kinds, (offloaded, count))?;
         }
-        let weights = context.with_label(Footprint::WEIGHTS);
         let ends = host.upload(&weights, (true, true))?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
-        let mut streamed = Streamed::default();
         let place = |(index, layer): (usize, Result<HostLayer>)| {
             let layer = layer?;
-            streamed
-                .take(&weights, index, &layer, (offloaded, count))?
-                .map_or_else(|| layer.upload(&weights), Ok)
+            streamed.take(&weights, index, &layer)?.map_or_else(|| layer.upload(&weights), Ok)
         };
         let layers = layers.enumerate().map(place).collect::<Result<_>>()?;
         Ok(Self::of(context, config, ends, layers, streamed)?.f16_attention(f16_attention))
@@ -115,17 +137,16 @@ impl GpuModel {
         context: &Context,
         config: &ModelConfig,
         ends: &HostEnds,
-        kinds: &[(HostLayer, usize)],
+        kinds: &LayerKinds,
         (offload, f16_attention): (Offload, bool),
     ) -> Result<(usize, Footprint)> {
-        let [(layer, of_kind), others @ ..] = kinds else { return Err(unchosen()) };
-        let bytes = Bytes::of(context, (ends, (true, true)), layer, *of_kind)?;
+        let bytes = Bytes::of(context, (ends, (true, true)), kinds, 0..config.layers)?;
         let count = match offload {
             Offload::None => 0,
             Offload::Layers(count) => count,
             Offload::Auto(options) => {
                 let session =
-                    Self::session_of(context, config, ends, layer, f16_attention, options)?.total();
+                    Self::session_of(context, config, ends, kinds, f16_attention, options)?.total();
                 let needed = |count| bytes.with(count).weights.saturating_add(session);
                 let stats = context.memory_stats();
                 let fits = |&count: &usize| {
@@ -147,22 +168,17 @@ impl GpuModel {
         if count > 0 {
             host_staging::check(context)?;
         }
-        // Where there are several kinds, no layer is offloaded.
-        let of_others = others.iter().map(|(layer, of_kind)| {
-            Self::part_weights(context, (ends, (false, false)), layer, *of_kind)
-        });
-        let all = of_others.collect::<Result<Vec<_>>>()?;
-        Ok((count, all.into_iter().fold(bytes.with(count), Footprint::and)))
+        Ok((count, bytes.with(count)))
     }
 
-    /// What the weights of a part take that is this many layers, and the ends that they need.
+    /// What the weights of a part take that is these layers, and the ends that they need.
     pub fn part_weights(
         context: &Context,
         ends: (&HostEnds, (bool, bool)),
-        layer: &HostLayer,
-        layers: usize,
+        kinds: &LayerKinds,
+        layers: Range<usize>,
     ) -> Result<Footprint> {
-        Ok(Bytes::of(context, ends, layer, layers)?.with(0))
+        Ok(Bytes::of(context, ends, kinds, layers)?.with(0))
     }
 
     /// Uploads the layers of a part, all that come, whose ends are there; with the attention of
@@ -188,12 +204,14 @@ impl GpuModel {
         context: &Context,
         config: &ModelConfig,
         ends: &HostEnds,
-        layer: &HostLayer,
+        kinds: &LayerKinds,
         f16_attention: bool,
         options: SessionOptions,
     ) -> Result<Footprint> {
         let (context, _) = context.planning();
-        let layers = (0..config.layers).map(|_| layer.upload(&context)).collect::<Result<_>>()?;
+        let kind = |n: usize| kinds.iter().find(|(_, of_kind)| of_kind.contains(&n));
+        let layer = |n: usize| kind(n).ok_or_else(unchosen)?.0.upload(&context);
+        let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
         let model = Self::of(
             &context,
             config.clone(),

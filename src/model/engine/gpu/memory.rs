@@ -92,7 +92,7 @@ pub(super) struct DeltaState {
 }
 
 impl DeltaState {
-    fn new(context: &Context, hybrid: &Hybrid, sequences: usize) -> Result<Self> {
+    pub fn new(context: &Context, hybrid: &Hybrid, sequences: usize) -> Result<Self> {
         let Hybrid { value_heads, key_dim, value_dim, kernel, .. } = *hybrid;
         let state = Tensor::zeros(context, [sequences, value_heads, key_dim, value_dim])?;
         Ok(Self { state, conv: Tensor::zeros(context, [sequences, kernel - 1, hybrid.mixed()])? })
@@ -121,5 +121,30 @@ impl DeltaState {
         let (states, tokens): (Vec<&[f32]>, Vec<&[f32]>) = parts.unzip();
         self.state.write(&states.concat())?;
         self.conv.write(&tokens.concat())
+    }
+}
+
+/// What the states of a recurrent layer are advanced by.
+#[derive(Clone)]
+pub(super) struct DeltaInputs {
+    /// Queries, keys, values and gates, `[rows, mixed + values]`.
+    pub x: Tensor<f32>,
+    /// `[rows, value_heads]`
+    pub alpha: Tensor<f32>,
+    pub beta: Tensor<f32>,
+}
+
+impl DeltaInputs {
+    /// Those of this many rows.
+    pub fn new(context: &Context, hybrid: &Hybrid, rows: usize) -> Result<Self> {
+        let matrix = |columns| Tensor::uninit(context, [rows, columns]);
+        let (heads, columns) = (hybrid.value_heads, hybrid.mixed() + hybrid.values());
+        Ok(Self { x: matrix(columns)?, alpha: matrix(heads)?, beta: matrix(heads)? })
+    }
+
+    /// The first rows, in the same memory.
+    pub fn beginning(&self, rows: usize) -> Result<Self> {
+        let first = |x: &Tensor<f32>| x.beginning([rows, x.shape().as_matrix().1]);
+        Ok(Self { x: first(&self.x)?, alpha: first(&self.alpha)?, beta: first(&self.beta)? })
     }
 }

@@ -3,11 +3,13 @@
 
 mod experts;
 mod graph;
+mod kept;
 mod layer;
 mod linear;
 mod load;
 mod memory;
 mod offload;
+mod planning;
 mod recurrent;
 mod session;
 mod split;
@@ -19,29 +21,11 @@ pub(in crate::model) use split::SplitModel;
 #[cfg(test)]
 mod tests {
     use crate::{
-        error::{Error, ErrorKind},
+        error::ErrorKind,
         gpu::setup::noop,
-        model::{GenerateOptions, Model, ModelBuilder, Offload, Sampling, SessionOptions},
+        model::{GenerateOptions, Model, Sampling, SessionOptions},
     };
     use pollster::block_on;
-
-    #[track_caller]
-    fn assert_refused<'a>(build: impl Fn() -> ModelBuilder<'a>, op: &str) {
-        for error in [build().build().map(drop), build().footprint().map(drop)] {
-            let error = error.unwrap_err();
-            assert!(matches!(error, Error::Invalid { op: found, .. } if found == op), "{error}");
-            assert!(error.to_string().contains("Gated DeltaNet"), "{error}");
-        }
-    }
-
-    #[test]
-    fn recurrent_layers_stay_on_one_device() {
-        let contexts = [noop::context(), noop::context()];
-        let model = || Model::builder("tests/data/models/qwen35");
-        let offload = || model().device(&contexts[0]).offload(Offload::Layers(1));
-        assert_refused(offload, "offload");
-        assert_refused(|| model().device(&contexts[..]), "split");
-    }
 
     /// Kernels do nothing here, so no number means anything, and a token may be what memory had
     /// before, which is refused: whoever asks has an answer all the same.

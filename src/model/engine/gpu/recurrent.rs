@@ -4,16 +4,19 @@ use super::{
     experts::dense,
     graph::{GpuModel, Input},
     linear::Prepared,
-    memory::DeltaState,
+    memory::{DeltaInputs, DeltaState},
 };
 use crate::{
     error::{Error, Result},
-    formats::tensors::{Delta, Source},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    formats::{
+        Hybrid,
+        tensors::{Delta, Source},
+    },
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     ops::{
         recurrent::{self, DeltaRates, DeltaShape},
         tensor,
-        transformer::{self, RmsNorm},
+        transformer::{self, CachePositions, RmsNorm},
     },
 };
 
@@ -21,25 +24,34 @@ use crate::{
 /// share.
 pub(super) struct RecurrentScratch {
     shape: DeltaShape,
-    kernel: usize,
     /// Queries, keys, values and gates of attention, `[rows, row + heads · head_dim]`.
     pub attention: Tensor<f32>,
     /// Scales of the rates' matrices, `[value_heads]`.
     ones: Tensor<f32>,
     /// The layer's input, `[rows, hidden]`, for the rates.
     normed: Tensor<f32>,
-    /// `[rows, value_heads]`
-    alpha: Tensor<f32>,
-    beta: Tensor<f32>,
-    /// Queries, keys, values and gates, `[rows, mixed + values]`.
-    pub input: Tensor<f32>,
+    /// What a layer's states are advanced by.
+    pub inputs: DeltaInputs,
+    rule: DeltaScratch,
+    /// That normed and gated, and prepared for the output projection.
+    pub output: Tensor<f32>,
+    pub prepared: Prepared,
+}
+
+/// Intermediate results of the delta rule.
+pub(super) struct DeltaScratch {
     /// Queries, keys and values after the convolution, `[rows, mixed]`.
     mixed: Tensor<f32>,
     /// What value heads read, `[rows, values]`.
     read: Tensor<f32>,
-    /// That normed and gated, and prepared for the output projection.
-    pub output: Tensor<f32>,
-    pub prepared: Prepared,
+}
+
+impl DeltaScratch {
+    /// That of this many rows.
+    pub fn new(context: &Context, hybrid: &Hybrid, rows: usize) -> Result<Self> {
+        let matrix = |columns| Tensor::uninit(context, [rows, columns]);
+        Ok(Self { mixed: matrix(hybrid.mixed())?, read: matrix(hybrid.values())? })
+    }
 }
 
 impl GpuModel {
@@ -47,19 +59,15 @@ impl GpuModel {
     pub(super) fn recurrent_scratch(&self, rows: usize) -> Result<Option<RecurrentScratch>> {
         let (c, context) = (&self.config, &self.context);
         let Some(hybrid) = &c.hybrid else { return Ok(None) };
-        let (heads, values, mixed) = (hybrid.value_heads, hybrid.values(), hybrid.mixed());
+        let (heads, values) = (hybrid.value_heads, hybrid.values());
         let matrix = |columns| Tensor::uninit(context, [rows, columns]);
         Ok(Some(RecurrentScratch {
             shape: hybrid.shape(),
-            kernel: hybrid.kernel,
             attention: matrix(c.attention().row() + c.heads * c.head_dim)?,
             ones: context.upload(&vec![1.0; heads], [heads])?,
             normed: matrix(c.hidden)?,
-            alpha: matrix(heads)?,
-            beta: matrix(heads)?,
-            input: matrix(mixed + values)?,
-            mixed: matrix(mixed)?,
-            read: matrix(values)?,
+            inputs: DeltaInputs::new(context, hybrid, rows)?,
+            rule: DeltaScratch::new(context, hybrid, rows)?,
             output: matrix(values)?,
             prepared: self.prepared([rows, values], Source::Attention)?,
         }))
@@ -76,14 +84,14 @@ impl GpuModel {
         s: &RecurrentScratch,
     ) -> Result<()> {
         RmsNorm::new(gain, self.config.eps).forward_into(encoder, x, &s.normed)?;
-        for (matrix, y) in [(alpha, &s.alpha), (beta, &s.beta)] {
+        for (matrix, y) in [(alpha, &s.inputs.alpha), (beta, &s.inputs.beta)] {
             let matrix = dense(encoder, matrix, &s.ones)?;
             transformer::dense_gemv(&s.normed, &matrix).forward_into(encoder, y)?;
         }
         Ok(())
     }
 
-    /// Records convolution, delta rule and gated norm of [`RecurrentScratch::input`], with which
+    /// Records convolution, delta rule and gated norm of [`RecurrentScratch::inputs`], with which
     /// each sequence continues its state.
     pub(super) fn delta(
         &self,
@@ -93,16 +101,28 @@ impl GpuModel {
         delta: &Delta<Tensor<f32>>,
         s: &RecurrentScratch,
     ) -> Result<()> {
-        let (shape, positions) = (s.shape, input.positions());
-        let weights = delta.conv.reshape([shape.mixed(), s.kernel])?;
-        let conv = recurrent::short_conv(&s.input, positions, &weights, &memory.conv);
-        conv.forward_into(encoder, &s.mixed)?;
-        let (alpha, beta) = (&s.alpha, &s.beta);
-        let rates = DeltaRates { alpha, beta, dt_bias: &delta.dt_bias, decay: &delta.decay };
-        let rule = recurrent::gated_delta(shape, &s.mixed, rates, positions, &memory.state);
-        rule.forward_into(encoder, &s.read)?;
+        self.advance(encoder, (memory, input.positions()), delta, &s.inputs, &s.rule)?;
         let gain = (&delta.norm, self.config.eps);
-        recurrent::gated_norm(shape, &s.read, gain, &s.input).forward_into(encoder, &s.output)
+        recurrent::gated_norm(s.shape, &s.rule.read, gain, &s.inputs.x)
+            .forward_into(encoder, &s.output)
+    }
+
+    /// Records convolution and delta rule, by which sequences continue their states.
+    pub(super) fn advance(
+        &self,
+        encoder: &mut Encoder,
+        (memory, positions): (&DeltaState, CachePositions<'_>),
+        delta: &Delta<Tensor<f32>>,
+        DeltaInputs { x, alpha, beta }: &DeltaInputs,
+        DeltaScratch { mixed, read }: &DeltaScratch,
+    ) -> Result<()> {
+        let hybrid = self.config.hybrid.as_ref().ok_or_else(no_hybrid)?;
+        let weights = delta.conv.reshape([hybrid.mixed(), hybrid.kernel])?;
+        let conv = recurrent::short_conv(x, positions, &weights, &memory.conv);
+        conv.forward_into(encoder, mixed)?;
+        let rates = DeltaRates { alpha, beta, dt_bias: &delta.dt_bias, decay: &delta.decay };
+        recurrent::gated_delta(hybrid.shape(), mixed, rates, positions, &memory.state)
+            .forward_into(encoder, read)
     }
 
     /// Records that queries, keys and values of [`RecurrentScratch::attention`] are `qkv`.

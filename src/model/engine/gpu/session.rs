@@ -3,6 +3,7 @@
 
 use super::{
     graph::{GpuModel, GpuOutput, GpuSampler, Input, SamplerFeatures, Step, StepRequest, Submit},
+    kept::KeptStates,
     memory::{LayerMemory, Memory},
     step::{CachedStep, StepOutput, StepShape},
 };
@@ -10,37 +11,29 @@ use crate::{
     cpu::threads::on_all_cores,
     error::Result,
     formats::ModelConfig,
-    gpu::{
-        capabilities::Capabilities,
-        context::Context,
-        memory::{plan::PlannedKernel, pool::buffer_bytes},
-        recording::Recording,
-        tensor::Tensor,
-    },
-    memory::Footprint,
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::engine::{
         interface::{
             Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen,
         },
-        sampling_plan::{LogitChanges, SamplingPlan},
+        sampling_plan::SamplingPlan,
     },
-    ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
+    ops::transformer::{HostKvCache, SampleOptions},
     spans::span,
-    tuning,
 };
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 /// Context lengths at which a step is recorded anew, with more KV splits of the attention: 64 and its
 /// doubles.
-const FIRST_SPAN: usize = 64;
+pub(super) const FIRST_SPAN: usize = 64;
 
 /// Steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
-const AHEAD: usize = 3;
+pub(super) const AHEAD: usize = 3;
 
 /// The most tokens, and rows of logits, of a step that is kept; and how many such steps are.
-const SHORT: usize = 64;
-const FEW_ROWS: usize = 16;
-const MOST_STEPS: usize = 8;
+pub(super) const SHORT: usize = 64;
+pub(super) const FEW_ROWS: usize = 16;
+pub(super) const MOST_STEPS: usize = 8;
 
 /// Sequences on a GPU: of a model, or of a part of one.
 pub(super) struct GpuSession {
@@ -55,6 +48,8 @@ pub(super) struct GpuSession {
     /// The first of these, when all that was submitted has run.
     counted: Vec<[u32; 2]>,
     lengths: Vec<usize>,
+    /// What recurrent layers keep to forget tokens.
+    kept: Option<KeptStates>,
     sampler: Option<GpuSampler>,
     /// The one that was used last is the last.
     steps: Vec<CachedStep>,
@@ -90,126 +85,15 @@ impl Engine for GpuModel {
 }
 
 impl GpuModel {
-    /// The memory that such a session will need.
-    pub fn footprint(&self, options: SessionOptions) -> Result<Footprint> {
-        let SessionOptions { sequences, capacity, .. } = options;
-        let (context, plan) = self.context.planning();
-        let model = Arc::new(self.on(context));
-        let mut session =
-            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
-        // The way to choose that takes most.
-        if self.ends.head.is_some() {
-            session
-                .choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
-        }
-        let batch = self.batch;
-        let record = |session: &GpuSession, kind: StepShape| {
-            session.record_kind(kind, session.features(kind), capacity, Submit::Later).map(drop)
-        };
-        let run = capacity.min(batch);
-        let prompts = sequences.min(batch / run);
-        record(&session, self.kind(prompts, run, StepRequest::Next(1)))?;
-        // Larger ones are not kept, so that one of them is there at a time.
-        for sequences in (1..=sequences.min(FEW_ROWS))
-            .rev()
-            .take(MOST_STEPS)
-            .chain((sequences > FEW_ROWS).then_some(sequences))
-        {
-            record(&session, self.kind(sequences, 1, StepRequest::Next(1)))?;
-        }
-        // Shorter prompts, and many together, may take more for attention than the longest does.
-        let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
-        let shares = |prompts: usize| {
-            most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities)
-        };
-        let shares = (1..=sequences.min(batch)).map(shares).max().unwrap_or(0);
-        let (cache, activations) = (
-            plan.bytes(Footprint::CACHE),
-            plan.bytes(Footprint::ACTIVATIONS) + buffer_bytes(shares),
-        );
-        if self.ends.head.is_none() {
-            let staging =
-                buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
-            return Ok(Footprint { cache, activations, staging, ..Footprint::default() });
-        }
-        let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
-        // Prompts that are shorter may end together.
-        let ends = sequences.min(batch);
-        let activations = activations + logits(ends) - logits(prompts);
-        let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
-        Ok(Footprint { cache, activations, staging, ..Footprint::default() })
-    }
-
     /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
-    fn kind(&self, sequences: usize, run: usize, output: StepRequest) -> StepShape {
+    pub(super) fn kind(&self, sequences: usize, run: usize, output: StepRequest) -> StepShape {
         StepShape {
             sequences,
             run,
             output: if self.ends.head.is_some() { output } else { StepRequest::Logits(0) },
+            keeps: false,
         }
     }
-
-    /// The kernels of prompts of any length, and of steps, of such a session: found by recording
-    /// them on a context that plans.
-    fn kernels(&self, options: SessionOptions) -> Result<Vec<PlannedKernel>> {
-        let SessionOptions { sequences, capacity, .. } = options;
-        let (context, plan) = self.context.planning();
-        let model = Arc::new(self.on(context));
-        let mut session =
-            GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
-        let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span))
-            .take_while(|&span| span < capacity)
-            .collect();
-        let record = |session: &GpuSession, kind: StepShape| {
-            let mut spans =
-                contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
-            spans.try_for_each(|&longest| {
-                session.record_kind(kind, session.features(kind), longest, Submit::Later).map(drop)
-            })
-        };
-        let batch = self.batch;
-        for run in lengths(capacity.min(batch), self.context.capabilities()) {
-            // Of one sequence, and of as many as have their prompts computed together.
-            let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
-            for sequences in iter::once(1).chain(together) {
-                record(&session, self.kind(sequences, run, StepRequest::Logits(1)))?;
-            }
-        }
-        // The largest logit, and the way to choose that takes most: others take a part of its
-        // kernels.
-        for options in [
-            SampleOptions::default().temperature(0.0),
-            SampleOptions::default().top_k(2).top_p(0.5),
-        ] {
-            session.choose_by(penalised(options, sequences))?;
-            for sequences in lengths(sequences, self.context.capabilities()) {
-                record(&session, self.kind(sequences, 1, StepRequest::Next(1)))?;
-            }
-        }
-        Ok(plan.kernels())
-    }
-}
-
-/// A choice by the same options for all of some sequences, of logits that penalties change.
-fn penalised(options: SampleOptions, sequences: usize) -> SamplingPlan {
-    let penalties = Penalties::NONE.presence(1.0);
-    SamplingPlan {
-        changes: vec![LogitChanges { penalties, ..LogitChanges::NONE }; sequences],
-        ..SamplingPlan::new(vec![(options, 0); sequences])
-    }
-}
-
-/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but
-/// that of any choice, and the next.
-fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
-    let choices: Vec<_> =
-        tuning::TuningKey::ALL.iter().map(|&key| capabilities.tuned(key)).collect();
-    (1..=most).filter(move |&n| {
-        n <= SHORT
-            || n % SHORT <= 1
-            || n == most
-            || choices.iter().any(|&choice| n == choice || n - 1 == choice)
-    })
 }
 
 impl GpuSession {
@@ -219,7 +103,7 @@ impl GpuSession {
         Self::new(model, memory, vec![0; options.sequences])
     }
 
-    fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
+    pub(super) fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
         let most = lengths.len().max(model.batch);
         let tokens = Tensor::zeros(&model.context, [most])?;
         let stream = model.ends.embedding.is_none().then(|| model.stream(most)).transpose()?;
@@ -232,6 +116,7 @@ impl GpuSession {
             runs,
             counted: Vec::new(),
             lengths,
+            kept: None,
             sampler: None,
             steps: Vec::new(),
         })
@@ -246,6 +131,7 @@ impl GpuSession {
     /// all have come so far.
     pub fn set_len(&mut self, sequence: usize, tokens: usize) {
         self.lengths[sequence] = tokens;
+        self.kept.iter_mut().for_each(|kept| kept.shorten(sequence, tokens));
     }
 
     fn is_recurrent(&self) -> bool {
@@ -268,17 +154,18 @@ impl GpuSession {
             .as_ref()
             .map(|x| x.beginning([sequences * run, self.model.config.hidden]))
             .transpose()?;
-        Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream })
+        let kept = self.kept.as_ref().filter(|_| kind.keeps).map(KeptStates::inputs);
+        Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream, kept })
     }
 
     /// What a step of a kind has to have of a choice of tokens.
-    fn features(&self, kind: StepShape) -> SamplerFeatures {
+    pub(super) fn features(&self, kind: StepShape) -> SamplerFeatures {
         let sampler = self.sampler.as_ref().filter(|_| matches!(kind.output, StepRequest::Next(_)));
         sampler.map_or_else(SamplerFeatures::default, |sampler| sampler.features)
     }
 
     /// Records a step, with what it needs of the choice of tokens, or more.
-    fn record_kind(
+    pub(super) fn record_kind(
         &self,
         kind: StepShape,
         features: SamplerFeatures,
@@ -335,7 +222,9 @@ impl GpuSession {
         output: StepRequest,
     ) -> Result<(Option<usize>, Arc<Step>)> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
-        let kind = self.model.kind(sequences.len(), run, output);
+        let kept = self.kept.as_ref().filter(|kept| kept.is_next(sequences, &self.lengths, run));
+        let kind =
+            StepShape { keeps: kept.is_some(), ..self.model.kind(sequences.len(), run, output) };
         let runs: Vec<[u32; 2]> = sequences
             .iter()
             .map(|&sequence| [sequence as u32, self.lengths[sequence] as u32])
@@ -359,9 +248,12 @@ impl GpuSession {
         let recorded = self.recorded(kind, longest);
         if recorded.is_err() && self.is_recurrent() {
             // Some recurrent layers may have seen the tokens, and others not.
-            sequences.iter().for_each(|&sequence| self.lengths[sequence] = 0);
+            sequences.iter().for_each(|&sequence| self.set_len(sequence, 0));
         }
         let recorded = recorded?;
+        if let Some(kept) = self.kept.as_mut().filter(|_| kind.keeps) {
+            kept.tokens = run;
+        }
         self.counted = runs;
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(recorded)
@@ -413,9 +305,27 @@ impl EngineSession for GpuSession {
     fn truncate(&mut self, sequence: usize, tokens: usize) {
         // A step that was submitted may have failed, and not have counted its tokens.
         self.counted.clear();
-        let (recurrent, len) = (self.is_recurrent(), &mut self.lengths[sequence]);
-        // A state cannot forget its last tokens.
-        *len = if recurrent && tokens < *len { 0 } else { tokens.min(*len) };
+        if tokens >= self.lengths[sequence] {
+            return;
+        }
+        // A state cannot forget its last tokens, unless what was before them is kept.
+        let tokens = match (self.is_recurrent(), &mut self.kept) {
+            (false, _) => tokens,
+            (true, Some(kept)) => kept.go_back(&self.model, &self.memory, (sequence, tokens)),
+            (true, None) => 0,
+        };
+        self.set_len(sequence, tokens);
+    }
+
+    fn keep_states(&mut self, sequence: usize) -> Result<()> {
+        if !self.is_recurrent() {
+            return Ok(());
+        }
+        let kept = match self.kept.take() {
+            Some(kept) => kept,
+            None => KeptStates::new(&self.model)?,
+        };
+        self.kept.insert(kept).keep(&self.memory, (sequence, self.lengths[sequence]))
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
@@ -436,6 +346,7 @@ impl EngineSession for GpuSession {
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        self.kept.iter_mut().for_each(KeptStates::forget);
         for (memory, layer) in self.memory.layers.iter().zip(&layers) {
             if let LayerMemory::Attention(cache) = memory {
                 cache.write(layer)?;
@@ -536,8 +447,7 @@ impl EngineSession for GpuSession {
         scratch.x.write(hidden)?;
         let input = Input {
             tokens: Tensor::uninit(&self.model.context, [tokens])?,
-            ..self
-                .input(StepShape { sequences: 1, run: 0, output: StepRequest::Logits(0) }, tokens)?
+            ..self.input(self.model.kind(1, 0, StepRequest::Logits(0)), tokens)?
         };
         input.runs.write(&[0, 0])?;
         self.counted.clear();
@@ -560,7 +470,15 @@ impl EngineSession for GpuSession {
             self.model.context.upload(ids, [ids.len()])?,
             self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?,
         );
-        let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
+        let input = Input {
+            tokens,
+            run: ids.len(),
+            runs,
+            advances: false,
+            longest,
+            stream: None,
+            kept: None,
+        };
         let step =
             self.model.step(&self.memory, &input, StepRequest::Logits(1), None, Submit::Later)?;
         match step.output {
@@ -580,8 +498,7 @@ impl EngineSession for GpuSession {
             sequences
         ]))?;
         // One that can be run again for the same position.
-        let input =
-            self.input(StepShape { sequences, run: 1, output: StepRequest::Next(1) }, past + 1)?;
+        let input = self.input(self.model.kind(sequences, 1, StepRequest::Next(1)), past + 1)?;
         let input = Input { advances: false, ..input };
         let sampler = self.sampler.as_ref().map(|sampler| (sampler, sampler.features));
         let request = StepRequest::Next(1);

@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::ModelConfig,
+    formats::{Hybrid, ModelConfig},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::engine::{
         interface::{Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
-        layers::{HostEnds, HostLayer},
+        layers::{HostEnds, HostLayer, LayerKinds},
         sampling_plan::SamplingPlan,
     },
     ops::transformer::HostKvCache,
@@ -35,23 +35,21 @@ pub(in crate::model) struct SplitModel {
 impl SplitModel {
     /// Uploads the weights, layer by layer as they come, this many to each context or, where that
     /// is empty, as their memory is; with the attention of prompts in f16, or not. What is asked
-    /// for has been checked.
+    /// for has been checked. `kinds` are a layer of each kind.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] before anything is uploaded, where they will not fit: layers are
-    /// taken to be as large as the first. What the layers report, and the devices.
+    /// taken to be as large as the first of their kind. What the layers report, and the devices.
     pub fn new(
         contexts: &[Context],
         config: ModelConfig,
         host: HostEnds,
-        layers: impl Iterator<Item = Result<HostLayer>>,
+        mut layers: impl Iterator<Item = Result<HostLayer>>,
+        kinds: LayerKinds,
         (split, f16_attention): (&[usize], bool),
     ) -> Result<Self> {
-        let mut layers = layers.peekable();
-        let parts = match layers.peek() {
-            Some(Ok(first)) => Self::weights(contexts, &config, &host, first, split)?,
-            _ => return Err(layers.next().and_then(Result::err).unwrap_or_else(unchosen)),
-        };
+        let parts = Self::weights(contexts, &config, &host, &kinds, split)?;
+        drop(kinds);
         for ModelPart { context, layers, footprint, .. } in &parts {
             context.check_room(footprint.weights, || {
                 format!("the weights of layers {} to {}", layers.start, layers.end - 1)
@@ -68,7 +66,8 @@ impl SplitModel {
         let mut models = Vec::new();
         for (part, ends) in parts.iter().zip(ends) {
             let local = config.local.as_ref().and_then(|local| local.part(part.layers.clone()));
-            let own = ModelConfig { layers: part.layers.len(), local, ..config.clone() };
+            let hybrid = config.hybrid.as_ref().map(|hybrid| hybrid.part(part.layers.clone()));
+            let own = ModelConfig { layers: part.layers.len(), local, hybrid, ..config.clone() };
             let layers = layers.by_ref().take(part.layers.len());
             models.push(GpuModel::part(&part.context, own, ends, layers, f16_attention)?);
         }
@@ -92,11 +91,11 @@ impl SplitModel {
         contexts: &[Context],
         config: &ModelConfig,
         ends: &HostEnds,
-        layer: &HostLayer,
+        kinds: &LayerKinds,
         split: &[usize],
     ) -> Result<Vec<ModelPart>> {
         let counts = if split.is_empty() {
-            shares(&Self::room(contexts, config, ends, layer)?, config.layers)
+            shares(&Self::room(contexts, config, ends, kinds)?, config.layers)
         } else {
             split.to_vec()
         };
@@ -104,8 +103,8 @@ impl SplitModel {
             let footprint = GpuModel::part_weights(
                 context,
                 (ends, ends_of(&layers, config)),
-                layer,
-                layers.len(),
+                kinds,
+                layers.clone(),
             )?;
             Ok(ModelPart { context: context.clone(), layers, footprint })
         };
@@ -117,11 +116,11 @@ impl SplitModel {
         contexts: &[Context],
         config: &ModelConfig,
         ends: &HostEnds,
-        layer: &HostLayer,
+        kinds: &LayerKinds,
     ) -> Result<Vec<Option<u64>>> {
         let room = |(n, context): (usize, &Context)| {
             let which = (n == 0, n + 1 == contexts.len());
-            let ends = GpuModel::part_weights(context, (ends, which), layer, 0)?.weights;
+            let ends = GpuModel::part_weights(context, (ends, which), kinds, 0..0)?.weights;
             Ok(context.free_memory().map(|free| free.saturating_sub(ends)))
         };
         debug_assert!(contexts.len() <= config.layers);
@@ -362,7 +361,13 @@ impl SplitSession {
         let state = State::Done(Err(unchosen()));
         let mut step =
             Step { number, sequences: sequences.to_vec(), past, tokens, output, part: 0, state };
-        step.state = State::Computed(step.submit(&mut flight.sessions[0], &[])?);
+        let submitted = step.submit(&mut flight.sessions[0], &[]);
+        if submitted.is_err() {
+            // Less than before, where some recurrent layers may have seen the tokens.
+            let own = |&sequence: &usize| flight.sessions[0].len(sequence);
+            sequences.iter().for_each(|sequence| self.lengths[*sequence] = own(sequence));
+        }
+        step.state = State::Computed(submitted?);
         flight.steps.push_back(step);
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(Box::pin(Underway { flight: self.flight.clone(), number }))
@@ -387,7 +392,26 @@ impl EngineSession for SplitSession {
     }
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
-        self.lengths[sequence] = self.lengths[sequence].min(tokens);
+        if tokens >= self.lengths[sequence] {
+            return;
+        }
+        let mut flight = self.settled();
+        let mut left = tokens;
+        // Recurrent layers may forget more: all parts, as much as one of them.
+        loop {
+            flight.sessions.iter_mut().for_each(|session| session.truncate(sequence, left));
+            let lengths = flight.sessions.iter().map(|session| session.len(sequence));
+            match lengths.min() {
+                Some(least) if least < left => left = least,
+                _ => break,
+            }
+        }
+        drop(flight);
+        self.lengths[sequence] = left;
+    }
+
+    fn keep_states(&mut self, sequence: usize) -> Result<()> {
+        self.settled().sessions.iter_mut().try_for_each(|session| session.keep_states(sequence))
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
@@ -409,14 +433,40 @@ impl EngineSession for SplitSession {
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        let attention = self.model.config.hybrid.as_ref().map_or(0, Hybrid::first_attention);
         self.lengths = layers
-            .first()
+            .get(attention)
             .map_or_else(Vec::new, |layer| layer.iter().map(HostKvCache::len).collect());
         let (mut layers, ranges) = (layers.into_iter(), self.model.ranges());
         let mut flight = locked(&self.flight);
         flight.sessions.iter_mut().zip(ranges).try_for_each(|(session, range)| {
             session.write(layers.by_ref().take(range.len()).collect())
         })
+    }
+
+    fn read_states(&self) -> Result<Pending<Vec<Vec<Vec<f32>>>>> {
+        let parts = self.settled().sessions.iter().map(GpuSession::read_states).collect::<Vec<_>>();
+        let sequences = self.lengths.len();
+        Ok(Box::pin(async move {
+            let mut all = vec![Vec::new(); sequences];
+            for part in parts {
+                all.iter_mut().zip(part?.await?).for_each(|(own, states)| own.extend(states));
+            }
+            Ok(all)
+        }))
+    }
+
+    fn write_states(&mut self, states: &[Vec<Vec<f32>>]) -> Result<()> {
+        let (mut flight, mut from) = (self.settled(), 0);
+        for (session, part) in flight.sessions.iter_mut().zip(&self.model.parts) {
+            let count = part.config.hybrid.as_ref().map_or(0, |hybrid| hybrid.kept().0);
+            let of_part = |own: &Vec<Vec<f32>>| {
+                own.iter().skip(from).take(count).cloned().collect::<Vec<_>>()
+            };
+            session.write_states(&states.iter().map(of_part).collect::<Vec<_>>())?;
+            from += count;
+        }
+        Ok(())
     }
 
     fn batch(&self) -> usize {

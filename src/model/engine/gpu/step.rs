@@ -24,6 +24,8 @@ pub(super) struct StepShape {
     /// Tokens of each.
     pub run: usize,
     pub output: StepRequest,
+    /// Whether recurrent layers keep what they are given.
+    pub keeps: bool,
 }
 
 /// What a step has given.

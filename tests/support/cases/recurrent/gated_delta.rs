@@ -39,8 +39,16 @@ pub fn cases() -> Vec<Case> {
         let (key_dim, value_dim) = (rng.random_range(1..100), rng.random_range(1..100));
         (shape(heads, heads * group, key_dim, value_dim, rng.random()), two)
     }));
-    all.into_iter().map(|(shape, runs)| case(&mut rng, shape, runs)).collect()
+    let long = Runs { of: &[[0, 0]], chunks: &[LONG - 100, 100] };
+    let lasting = case(&mut rng, shape(1, 2, 6, 5, false), long, LASTING);
+    all.into_iter().map(|(shape, runs)| case(&mut rng, shape, runs, 1.0)).chain([lasting]).collect()
 }
+
+/// Tokens of a long text: twice as many as what is written lasts.
+const LONG: usize = 2000;
+
+/// Decays of a thousandth: what is written is there for thousands of tokens.
+const LASTING: f32 = 1e-3;
 
 /// What an op is given.
 struct Inputs {
@@ -53,14 +61,14 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn random(rng: &mut SmallRng, shape: DeltaShape, tokens: usize) -> Self {
+    fn random(rng: &mut SmallRng, shape: DeltaShape, tokens: usize, decay: f32) -> Self {
         let heads = shape.value_heads;
         Self {
             mixed: floats(rng, tokens * shape.mixed(), 2.0),
             alpha: floats(rng, tokens * heads, 4.0),
             beta: floats(rng, tokens * heads, 4.0),
             dt_bias: floats(rng, heads, 1.0),
-            decay: floats(rng, heads, 1.0).into_iter().map(|v| -v.abs()).collect(),
+            decay: floats(rng, heads, decay).into_iter().map(|v| -v.abs()).collect(),
             state: floats(rng, SEQUENCES * shape.state(), 1.0),
         }
     }
@@ -85,6 +93,54 @@ fn unit(x: &[f32], scale: f64) -> Vec<Near> {
     x.iter().map(|&x| times(factor, x.into(), 1.0)).collect()
 }
 
+/// A column of a state, and what it is off by at most: its length as a vector.
+struct Column {
+    numbers: Vec<Near>,
+    off: f64,
+}
+
+impl Column {
+    fn new(numbers: Vec<Near>) -> Self {
+        Self { numbers, off: 0.0 }
+    }
+
+    /// Appends a token; returns what it reads.
+    ///
+    /// A bound for each number counts each error as often as it is multiplied, and grows with the
+    /// text. But (1 - β k kᵀ) makes no vector longer, since β and the length of k are at most 1. So
+    /// an error before the token is at most `kept` times as long after it, and the token's own
+    /// rounding is added: the bound of a long text.
+    fn append(
+        &mut self,
+        [query, key]: [&[Near]; 2],
+        value: f32,
+        (kept, written): (Near, Near),
+    ) -> Near {
+        let step = |numbers: &[Near]| {
+            let decayed: Vec<Near> = numbers.iter().map(|&v| product(v, kept)).collect();
+            let known = dot(decayed.iter().copied().zip(key.iter().copied()));
+            let known = Near { exact: -known.exact, ..known };
+            let delta = product(sum(Near::exactly(value), known), written);
+            let next = decayed.iter().zip(key).map(|(&v, &key)| sum(v, product(key, delta)));
+            let next: Vec<Near> = next.collect();
+            let read = dot(next.iter().copied().zip(query.iter().copied()));
+            (next, read)
+        };
+        let length = |errors: &mut dyn Iterator<Item = f64>| {
+            errors.map(|error| error * error).sum::<f64>().sqrt()
+        };
+        let alone: Vec<Near> = self.numbers.iter().map(|&v| Near { error: 0.0, ..v }).collect();
+        let ((own, own_read), (next, read)) = (step(&alone), step(&self.numbers));
+        self.off =
+            (kept.exact + kept.error) * self.off + 1.01 * length(&mut own.iter().map(|v| v.error));
+        let of_query = length(&mut query.iter().map(|v| v.exact.abs() + v.error));
+        self.numbers =
+            next.into_iter().map(|v| Near { error: v.error.min(self.off), ..v }).collect();
+        let error = read.error.min(own_read.error + of_query * self.off);
+        Near { error, ..read }
+    }
+}
+
 /// Outputs and states in f64, with bounds that follow from their inputs'.
 fn expected(inputs: &Inputs, shape: DeltaShape, runs: Runs) -> [Vec<Near>; 2] {
     let (heads, width, size) = (shape.value_heads, shape.value_dim, shape.key_dim);
@@ -97,27 +153,22 @@ fn expected(inputs: &Inputs, shape: DeltaShape, runs: Runs) -> [Vec<Near>; 2] {
         if past == 0 {
             state.fill(Near::exactly(0.0));
         }
+        let column = |c: usize| Column::new((0..size).map(|k| state[k * width + c]).collect());
+        let mut columns: Vec<Column> = (0..width).map(column).collect();
         for token in place * runs.run()..(place + 1) * runs.run() {
             let row = &inputs.mixed[token * shape.mixed()..][..shape.mixed()];
             let (at, keys) = (shape.key_head(head) * size, shape.key_heads * size);
             let query = unit(&row[at..][..size], 1.0 / (size as f64).sqrt());
             let key = unit(&row[keys + at..][..size], 1.0);
             let (kept, written) = inputs.rates(token, head, heads);
-            for c in 0..width {
-                let column = |state: &[Near]| -> Vec<Near> {
-                    (0..size).map(|k| state[k * width + c]).collect()
-                };
-                (0..size).for_each(|k| state[k * width + c] = product(state[k * width + c], kept));
-                let known = dot(column(state).into_iter().zip(key.iter().copied()));
-                let value = Near::exactly(row[2 * keys + head * width + c]);
-                let known = Near { exact: -known.exact, ..known };
-                let delta = product(sum(value, known), written);
-                for k in 0..size {
-                    state[k * width + c] = sum(state[k * width + c], product(key[k], delta));
-                }
-                y[(token * heads + head) * width + c] =
-                    dot(column(state).into_iter().zip(query.iter().copied()));
+            let own = &mut y[(token * heads + head) * width..][..width];
+            for (c, (column, y)) in columns.iter_mut().zip(own).enumerate() {
+                let value = row[2 * keys + head * width + c];
+                *y = column.append([&query, &key], value, (kept, written));
             }
+        }
+        for (c, column) in columns.into_iter().enumerate() {
+            (0..size).for_each(|k| state[k * width + c] = column.numbers[k]);
         }
     }
     // What errors make of errors.
@@ -150,8 +201,8 @@ fn by_reference(inputs: &Inputs, shape: DeltaShape, runs: Runs) -> Vec<Data> {
     vec![Data::F32(y), Data::F32(state)]
 }
 
-fn case(rng: &mut SmallRng, shape: DeltaShape, runs: Runs) -> Case {
-    let inputs = Inputs::random(rng, shape, runs.tokens());
+fn case(rng: &mut SmallRng, shape: DeltaShape, runs: Runs, decay: f32) -> Case {
+    let inputs = Inputs::random(rng, shape, runs.tokens(), decay);
     let [y, states] = expected(&inputs, shape, runs);
     let reference = by_reference(&inputs, shape, runs);
     let check = move |got: &[Data], _| {

@@ -10,10 +10,10 @@ use crate::{Data, Near, Recorder, U};
 use bitnet_wgpu::{Result, Tensor};
 
 pub const OPS: Family = &[
-    ("recurrent::gated_delta", WgslAndReference, gated_delta::cases),
-    ("recurrent::gated_norm", WgslAndReference, gated_norm::cases),
-    ("recurrent::output_gate", WgslAndReference, output_gate::cases),
-    ("recurrent::short_conv", WgslAndReference, short_conv::cases),
+    ("recurrent::gated_delta", KernelsAndReference, gated_delta::cases),
+    ("recurrent::gated_norm", KernelsAndReference, gated_norm::cases),
+    ("recurrent::output_gate", KernelsAndReference, output_gate::cases),
+    ("recurrent::short_conv", KernelsAndReference, short_conv::cases),
 ];
 
 /// How many sequences have states.
