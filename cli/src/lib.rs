@@ -19,6 +19,7 @@ pub mod hub;
 pub mod info;
 pub mod input;
 mod interrupt;
+mod keep_warm;
 pub mod model;
 #[cfg(feature = "hub")]
 pub mod models;

@@ -4,6 +4,7 @@ use crate::{
     allocator,
     generation::{GenerationArgs, Seed},
     input,
+    keep_warm::KeepWarm,
     model::{ChatArgs, ModelArgs, Placement},
     note, say,
 };
@@ -87,6 +88,11 @@ pub struct Serve {
     /// Seconds that running requests may continue after an interrupt
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     shutdown_timeout: u64,
+    /// Keep an idle GPU busy, so that it does not lower its clock
+    ///
+    /// A request after a pause then takes as long as one without. This takes power all the time.
+    #[arg(long, conflicts_with = "cpu")]
+    keep_warm: bool,
     /// Print the address as one JSON object
     #[arg(long)]
     json: bool,
@@ -122,14 +128,21 @@ impl Serve {
         let listener = runtime
             .block_on(TcpListener::bind(address))
             .with_context(|| format!("{}:{}", self.host, self.port))?;
-        let model = self.device.load(&files, SessionOptions::new(self.slots, context))?;
+        let contexts = self.device.contexts()?;
+        if self.keep_warm && contexts.is_empty() {
+            bail!("--keep-warm needs a GPU; --gpu chooses one");
+        }
+        let room = SessionOptions::new(self.slots, context);
+        let model = self.device.load_to(&contexts, &files, room)?;
         note(Placement::of(&model)?);
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;
         let name = options.name.clone();
+        let warm = self.keep_warm.then(|| KeepWarm::start(&contexts, &batch)).transpose()?;
         let server = Server::new(batch, options)?;
         self.announce(&name, context, listener.local_addr()?)?;
         runtime.spawn(allocator::return_freed_memory());
         runtime.block_on(server.run(listener, interrupted()))?;
+        drop(warm);
         note("server stopped");
         Ok(())
     }

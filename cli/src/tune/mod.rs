@@ -65,9 +65,13 @@ impl Tune {
         if tuning.is_empty() {
             return Ok(say("\nno value is faster here than the default\n")?);
         }
-        let after = self.steps(&source, &usual.restricted(|c| c.tuning = tuning.clone()))?;
+        let tuned = usual.restricted(|c| c.tuning = tuning.clone());
+        // In turn, since a clock may change.
+        let after = self.steps(&source, &tuned)?;
+        let before = before.least(self.steps(&source, &usual)?);
+        let after = after.least(self.steps(&source, &tuned)?);
         let ratio = after.ratio(&before);
-        say(format!("\nwith these values:\n{tuning}{after}"))?;
+        say(format!("\nby default:\n{before}\nwith these values:\n{tuning}{after}"))?;
         say(format!("the model takes {ratio:.3} of the time, in the geometric mean\n"))?;
         if ratio >= 1.0 {
             return Ok(say("not saved, since the model is not faster\n")?);

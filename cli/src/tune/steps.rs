@@ -39,6 +39,12 @@ impl Steps {
         self.0.iter().any(|profile| profile.share(kernel) >= SHARE)
     }
 
+    /// Returns, of each step, the faster of two measurements.
+    pub fn least(self, again: Self) -> Self {
+        let faster = |(a, b): (Profile, Profile)| if a.gpu_us() <= b.gpu_us() { a } else { b };
+        Self(self.0.into_iter().zip(again.0).map(faster).collect())
+    }
+
     /// Returns the part of another's time that these steps take, in the geometric mean.
     pub fn ratio(&self, other: &Self) -> f64 {
         let logs = self.0.iter().zip(&other.0).map(|(a, b)| (a.gpu_us() / b.gpu_us()).ln());

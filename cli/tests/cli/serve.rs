@@ -215,6 +215,49 @@ fn answer(address: &str, head: &str, body: &str) -> String {
     answer
 }
 
+/// A GPU that is kept busy answers between, and the server ends as others do.
+#[test]
+#[cfg(unix)]
+#[ignore = "needs a GPU"]
+fn serve_keeps_a_gpu_warm() {
+    let options = ["--gpu", "--port", "0", "--json", "--keep-warm"];
+    let mut command = bitnet(&[&["serve", TALES][..], &options].concat());
+    let (child, address) = started(&mut command);
+    let busy = || processor_ticks(&child);
+    let before = busy();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    // A software adapter computes on the processor.
+    let spent = busy() - before;
+    let body = r#"{"prompt": "Once upon", "max_tokens": 4, "temperature": 0}"#;
+    let answers = [0; 2].map(|_| answer(&address, "POST /v1/completions", body));
+    assert!(answers[0].contains(" 200 ") && answers[1].contains(" 200 "), "{answers:?}");
+    kill("-TERM", &child);
+    let output = child.wait_with_output().unwrap();
+    let errors = errors(&output);
+    assert!(output.status.success() && errors.contains("server stopped"), "{output:?}");
+    assert!(!errors.contains("--keep-warm ended"), "{errors}");
+    assert!(spent > 20 || !errors.contains("llvmpipe"), "{spent} ticks of a second: {errors}");
+}
+
+/// Processor time of a process, in ticks of 10 ms.
+#[cfg(unix)]
+fn processor_ticks(child: &Child) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn keep_warm_needs_a_gpu() {
+    fails(&["serve", TALES, "--cpu", "--keep-warm"], "--keep-warm");
+}
+
 /// Options of the server's manners: strictness, origins, the page, and the log of requests.
 #[test]
 fn serve_takes_options_of_requests() {
