@@ -6,6 +6,7 @@ use bitnet_wgpu::{
     model::{BatchOptions, GenerateOptions, Model, ModelFiles, Sampling, SessionOptions},
     telemetry::{Footprint, MemoryPressure},
     transformer::{self, AttentionShape, CachePositions, KvCache},
+    tuning::{Tuning, TuningKey},
     wgpu,
 };
 use std::{
@@ -429,7 +430,10 @@ fn a_penalised_batch_takes_what_was_estimated() {
 /// recording.
 #[test]
 fn attention_takes_memory_for_its_shares_once() {
-    let context = fresh(ContextOptions::default());
+    // Software adapters have no shares for eight tokens by default.
+    let mut tuning = Tuning::default();
+    tuning.set(TuningKey::named("attention_split_workgroups").unwrap(), 256).unwrap();
+    let context = fresh(ContextOptions::default()).with_tuning(tuning);
     let shape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64 };
     let cache = KvCache::new(&context, shape, 1, 4096, Element::F16).unwrap();
     let (qkv, runs) = (
