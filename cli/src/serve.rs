@@ -90,7 +90,7 @@ pub struct Serve {
     shutdown_timeout: u64,
     /// Keep an idle GPU busy, so that it does not lower its clock
     ///
-    /// A request after a pause then takes as long as one without. This takes power all the time.
+    /// Requests after a pause are then faster. This takes the power of a busy GPU all the time.
     #[arg(long, conflicts_with = "cpu")]
     keep_warm: bool,
     /// Print the address as one JSON object
