@@ -77,11 +77,20 @@ fn parse(value: &str) -> Option<Range<u64>> {
     Some(first..first.checked_add(count)?).filter(|range| !range.is_empty())
 }
 
+/// Who captures.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Debugger,
+    /// Metal, to a file.
+    Metal,
+    /// Nobody, since Metal refused.
+    Nobody,
+}
+
 /// Ends when it is dropped, by a panic too.
 struct Capture<'a> {
     device: &'a wgpu::Device,
-    /// Whether Metal writes it to a file.
-    to_file: bool,
+    by: By,
     #[allow(dead_code, reason = "held")]
     only: MutexGuard<'static, ()>,
 }
@@ -90,30 +99,32 @@ impl<'a> Capture<'a> {
     #[allow(unsafe_code)]
     fn begin(device: &'a wgpu::Device, file: Option<&Path>) -> Self {
         let only = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
-        let to_file = file.is_some_and(|file| match metal::begin_capture(device, file) {
-            Ok(()) => true,
-            Err(error) => {
+        let by = match file.map(|file| (file, metal::begin_capture(device, file))) {
+            None => By::Debugger,
+            Some((_, Ok(()))) => By::Metal,
+            Some((file, Err(error))) => {
                 log::error!("{}: no capture: {error} (is MTL_CAPTURE_ENABLED=1?)", file.display());
-                false
+                By::Nobody
             }
-        });
-        if !to_file {
+        };
+        if by == By::Debugger {
             // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable
             // has none of their own, and trusts the debugger.
             unsafe { device.start_graphics_debugger_capture() };
         }
-        Self { device, to_file, only }
+        Self { device, by, only }
     }
 }
 
 impl Drop for Capture<'_> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        if self.to_file {
-            return metal::end_capture();
+        match self.by {
+            // SAFETY: this has begun one.
+            By::Debugger => unsafe { self.device.stop_graphics_debugger_capture() },
+            By::Metal => metal::end_capture(),
+            By::Nobody => {}
         }
-        // SAFETY: this has begun one.
-        unsafe { self.device.stop_graphics_debugger_capture() };
     }
 }
 
