@@ -53,9 +53,9 @@ fn norm_bitlinear(criterion: &mut Criterion) {
 }
 
 /// The linear layers of Ternary-Bonsai-1.7B and 8B: q + k + v, o, gate + up with its gate, down;
-/// rows × columns, and whether there is a norm.
+/// and of 27B, whose layers have q + k + v + z in most; rows × columns, and whether there is a norm.
 fn norm_bitlinear_block_float(criterion: &mut Criterion) {
-    const LAYERS: [(usize, usize, bool); 8] = [
+    const LAYERS: [(usize, usize, bool); 12] = [
         (4096, 2048, true),
         (2048, 2048, false),
         (12_288, 2048, true),
@@ -64,6 +64,10 @@ fn norm_bitlinear_block_float(criterion: &mut Criterion) {
         (4096, 4096, false),
         (24_576, 4096, true),
         (4096, 12_288, false),
+        (16_384, 5120, true),
+        (5120, 6144, false),
+        (34_816, 5120, true),
+        (5120, 17_408, false),
     ];
     let (context, _) = device();
     let mut group = timing::group(criterion, "norm_bitlinear_block_float");
@@ -77,7 +81,7 @@ fn norm_bitlinear_block_float(criterion: &mut Criterion) {
         let x = context.upload(&floats(&mut rng(1), columns, 2.0), [1, columns]).expect("it fits");
         let gain = context.upload(&floats(&mut rng(2), columns, 2.0), [columns]).expect("it fits");
         let (y, gated) =
-            (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
+            (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 4 * columns);
         let half = Tensor::<f32>::zeros(context, [1, rows / 2]).expect("it fits");
         let norm = normed.then_some((&gain, 1e-5));
         let mut encoder = context.encoder("norm_bitlinear_block_float");

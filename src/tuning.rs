@@ -124,10 +124,14 @@ table! {
     /// both, less. Other GPUs without packed products were not measured. On software adapters not
     /// measured, but never, as above.
     FusedBlockFloatTokens = "fused_block_float_tokens" in 0..=64; 8, 1, 0;
+    /// Fewest weights of a matrix for which that dispatch has workgroups of 512 threads, which prepare
+    /// a row for more of its rows. Fewer weights take less time with 128. H200: "Large matrices of
+    /// a decoding step". Elsewhere not measured.
+    FusedBlockFloatLargeWeights = "fused_block_float_large_weights" in 0..=NEVER; 28_000_000, NEVER, NEVER;
     /// This many workgroups of those dispatches keep a GPU busy; each prepares the row once again,
     /// so more rows are given to each where there would be more of them. H200: "A decoding step in
     /// few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups
-    /// have half as many threads, twice as many: "Float activations in one dispatch".
+    /// have half as many threads, twice as many; of large matrices, whose workgroups have twice as many, half of it: "Float activations in one dispatch".
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
     /// Workgroups below which attention splits the positions (KV splits), each split in workgroups
     /// of its own. H200: "Attention whose loads are on their way together", "How kernels are

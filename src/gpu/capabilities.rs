@@ -58,6 +58,8 @@ internal_fields! {
         writes_in_place: bool,
         /// The most workgroups in one dimension of a dispatch.
         max_workgroups: u32,
+        /// The most threads of a workgroup.
+        max_workgroup_threads: u32,
         /// The most bytes of workgroup memory of a workgroup.
         max_workgroup_bytes: u32,
         /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop
@@ -119,6 +121,7 @@ impl Capabilities {
                 .min(u32::MAX.into())
                 & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
+            max_workgroup_threads: limits.max_compute_invocations_per_workgroup,
             max_workgroup_bytes: limits.max_compute_workgroup_storage_size,
             submission_limit: SubmissionLimit::of(info.device_type, apple),
             tuning: Tuning::default(),
@@ -143,6 +146,7 @@ impl Capabilities {
         new.fused_multiply_add &= self.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(self.max_binding_bytes);
         new.max_workgroups = new.max_workgroups.clamp(1, self.max_workgroups);
+        new.max_workgroup_threads = new.max_workgroup_threads.min(self.max_workgroup_threads);
         new.max_workgroup_bytes = new.max_workgroup_bytes.min(self.max_workgroup_bytes);
         new
     }
@@ -173,6 +177,7 @@ impl Capabilities {
             writes_in_place: apple,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
+            max_workgroup_threads: 1024,
             max_workgroup_bytes: 32_768,
             submission_limit: apple.then_some(SubmissionLimit::APPLE),
             tuning: Tuning::default(),

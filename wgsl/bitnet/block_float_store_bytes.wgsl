@@ -16,7 +16,7 @@ fn store_block_float(r: BlockFloat, there: bool, ids: Ids) {
             for (var i = 0u; i < params.quads; i += 1u) { sum += sums[ids.local + i]; }
             units[r.token * params.blocks + r.block] = vec2<f32>(r.unit, sum);
         }
-        let planes = byte_planes(r.whole);
+        let planes = byte_planes(whole_numbers(r.whole));
         let plane = params.blocks * params.quads;
         let at = 3u * r.token * plane + r.block * params.quads + r.quad;
         y[at] = planes.x;

@@ -18,7 +18,7 @@ fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
     for (var q = 0u; q < 4u; q += 1u) {
         let v = whole[q];
         sum += (v.x + v.y) + (v.z + v.w);
-        planes[q] = byte_planes(v);
+        planes[q] = byte_planes(whole_numbers(v));
     }
     let at = plane_at(ids.local);
     x[at] = vec4<u32>(planes[0].x, planes[1].x, planes[2].x, planes[3].x);

@@ -7,11 +7,6 @@
 // so is what becomes of a product, and which row of the matrix is the i-th (rows_stored.wgsl, rows_gated.wgsl).
 struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read> w_scale: array<f32>;
-@group(0) @binding(2) var<storage, read> source: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> gain: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 // Quads of words of a chunk, and threads of a team.
 const WIDTH: u32 = THREADS / 4u;
@@ -24,17 +19,6 @@ const PITCH: u32 = BLOCKS + 1u;
 var<workgroup> of_blocks: array<f32, ROWS * PITCH>;
 // For rows_gated.wgsl.
 var<workgroup> sums: array<u32, THREADS>;
-
-fn magnitude(v: vec4<f32>) -> u32 {
-    let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
-    return max(max(bits.x, bits.y), max(bits.z, bits.w));
-}
-
-// Beyond the row, numbers are 0.
-fn source_quad(token: u32, quad: u32) -> vec4<f32> {
-    let quads = params.features / 4u;
-    return select(vec4<f32>(), source[token * quads + min(quad, quads - 1u)], quad < quads);
-}
 
 // 1 / sqrt(mean(source²) + eps) of the row.
 fn row_inverse(token: u32, ids: Ids) -> f32 {
@@ -50,12 +34,16 @@ fn row_inverse(token: u32, ids: Ids) -> f32 {
 
 // Leaves a chunk in workgroup memory: each thread its four quads, from quad number `first` of the row on; eight neighbors have a block.
 fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
-    let last = params.features / 4u - 1u;
     var v = array<vec4<f32>, 4>();
-    var largest = 0u;
+    // Loaded outside of branches, since a compiler may wait for each load within one.
+    var gains = array<vec4<f32>, 4>();
     for (var q = 0u; q < 4u; q += 1u) {
         v[q] = source_quad(token, first + q);
-        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * gain[min(first + q, last)]; }
+        gains[q] = gain_quad(first + q);
+    }
+    var largest = 0u;
+    for (var q = 0u; q < 4u; q += 1u) {
+        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * gains[q]; }
         largest = max(largest, magnitude(v[q]));
     }
     largest = max(largest, team_exchange(largest, 1u, ids));
@@ -64,26 +52,6 @@ fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     let to_units = inverse_unit(largest);
     for (var q = 0u; q < 4u; q += 1u) { v[q] = round(v[q] * to_units); }
     keep(v, unit_for(largest), ids);
-}
-
-// What the neighboring lane has, whose quad of words is the other half of a block.
-fn neighbours(bits: vec4<u32>, ids: Ids) -> vec4<u32> {
-    return vec4<u32>(
-        team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids));
-}
-
-// A lane's weights of a turn: a quad of words of four rows, and the scales of its block in the two of these rows whose sums it scales.
-struct Turn { rows: Rows, scale: vec2<f32> }
-
-// Of four rows from number `first` on, and of the chunk that begins at block `block`. Rows that do not exist are read as the last one, and not written.
-fn load_turn(first: u32, block: u32, lane: u32) -> Turn {
-    let last = params.rows - 1u;
-    let rows = vec4<u32>(
-        matrix_row(min(first, last)), matrix_row(min(first + 1u, last)), matrix_row(min(first + 2u, last)), matrix_row(min(first + 3u, last)));
-    let scaled = select(rows.xy, rows.zw, (lane & 1u) != 0u) * params.groups;
-    let of_group = min(block + lane / 2u, params.blocks - 1u) / params.group_blocks;
-    return Turn(
-        load_rows(rows * (params.words / 4u), 2u * block + lane), vec2<f32>(w_scale[scaled.x + of_group], w_scale[scaled.y + of_group]));
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)

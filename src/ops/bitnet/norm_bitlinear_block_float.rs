@@ -22,7 +22,7 @@ use crate::{
         encoder::Encoder,
         out::Out,
         recording::{Extent, product},
-        tensor::Tensor,
+        tensor::{Bind, Tensor},
     },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
@@ -35,6 +35,11 @@ use crate::{
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
+
+params! {
+    /// Of many rows.
+    struct LargeParams { rows: u32, features: u32, words: u32, tile: u32, span: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
+}
 
 params! {
     struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
@@ -89,6 +94,29 @@ const fn packed(parts: &'static [Part]) -> Source {
     )
 }
 
+/// Threads of a workgroup of large matrices.
+const LARGE_THREADS: u32 = 512;
+/// Blocks of one of its chunks.
+const LARGE_BLOCKS: u32 = 48;
+/// Rows that it makes at a time.
+const SPAN: usize = 48;
+/// How often at most.
+const SPANS: usize = 8;
+
+/// In three planes of bytes, with more threads that share what is prepared.
+const fn large(parts: &'static [Part]) -> Source {
+    const CHUNK: u32 = LARGE_BLOCKS * (3 * 128 + 8);
+    const PRODUCTS: u32 = 4 * SPAN as u32 * (LARGE_BLOCKS + 1);
+    // Of the parts that are shared.
+    const CELLS: u32 = 4 * LARGE_THREADS + 32;
+    Source::wgsl(parts)
+        .workgroup_size([LARGE_THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("BLOCKS", LARGE_BLOCKS), ("ROWS", SPAN as u32)])
+        .workgroup_bytes(CHUNK + PRODUCTS + 4 * LARGE_THREADS + CELLS)
+        .work(Work::new(256, "products", 64, 3 * 2 * 256))
+}
+
 /// In floats, of which a turn is a word of four rows.
 const fn floats(parts: &'static [Part]) -> Source {
     chunks(parts, 4 * 16 * THREADS, Work::new(64, "products", 16, 2 * 64))
@@ -102,8 +130,8 @@ const fn floats_msl(parts: &'static [Part]) -> Source {
     )
 }
 
-/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of
-/// a product, which have the same names in both languages.
+/// Declares kernels for packed products, for floats, and for packed products of large matrices, by
+/// the parts that say what becomes of a product, which have the same names in both languages.
 macro_rules! kernels_of {
     ($name:literal, [$($part:tt),*]) => {
         [
@@ -112,8 +140,8 @@ macro_rules! kernels_of {
                 Params::FIELDS,
                 BINDINGS,
                 &[packed(wgsl![
-                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/block_float_rows",
-                    "bitnet/chunk_bytes", $($part,)* "bitnet/norm_bitlinear_block_float"
+                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/block_float_turn",
+                    "bitnet/block_float_rows", "bitnet/chunk_bytes", $($part,)* "bitnet/norm_bitlinear_block_float"
                 ])],
             )
             .entry("norm_bitlinear_block_float"),
@@ -123,7 +151,7 @@ macro_rules! kernels_of {
                 BINDINGS,
                 &[
                     floats(wgsl![
-                        REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/row_quads", "tensor/matmul_block",
+                        REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/row_quads", "bitnet/block_float_turn", "tensor/matmul_block",
                         "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($part,)* "bitnet/norm_bitlinear_block_float"
                     ]),
                     floats_msl(msl![
@@ -133,25 +161,45 @@ macro_rules! kernels_of {
                 ],
             )
             .entry("norm_bitlinear_block_float"),
+            Kernel::trusted(
+                concat!("norm_bitlinear_block_float_packed_large", $name),
+                LargeParams::FIELDS,
+                BINDINGS,
+                &[large(wgsl![
+                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/block_float_turn",
+                    "bitnet/block_float_rows", $($part,)* "bitnet/norm_bitlinear_block_float_large"
+                ])],
+            )
+            .entry("norm_bitlinear_block_float_large"),
         ]
     };
 }
 
-/// For packed products, and for floats.
-static STORED: [Kernel; 2] = kernels_of!("", ["bitnet/rows_stored"]);
-static RELU2: [Kernel; 2] =
+/// Indexed by [`Form`].
+static STORED: [Kernel; 3] = kernels_of!("", ["bitnet/rows_stored"]);
+static RELU2: [Kernel; 3] =
     kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
-static SILU: [Kernel; 2] = kernels_of!(
+static SILU: [Kernel; 3] = kernels_of!(
     "_silu",
     ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
 );
-static GELU: [Kernel; 2] = kernels_of!(
+static GELU: [Kernel; 3] = kernels_of!(
     "_gelu_tanh",
     ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
 );
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
+pub(super) const KERNELS: &[&Kernel] = &[
+    &STORED[0], &STORED[1], &STORED[2], &RELU2[0], &RELU2[1], &RELU2[2], &SILU[0], &SILU[1],
+    &SILU[2], &GELU[0], &GELU[1], &GELU[2],
+];
+
+/// Which kernel of several makes one dispatch.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Packed,
+    Floats,
+    Large,
+}
 
 /// Returns whether [`norm_bitlinear_block_float_into`] and
 /// [`norm_bitlinear_block_float_gated_into`] take one dispatch for `tokens` tokens.
@@ -163,15 +211,23 @@ pub(crate) fn norm_bitlinear_block_float_fuses(
     form(context, tokens, w).is_some()
 }
 
-/// Which of a pair of kernels makes one dispatch for this many tokens of a matrix, if one does.
-fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
-    let few = tokens <= context.capabilities().tuned(TuningKey::FusedBlockFloatTokens);
+/// Which kernel makes one dispatch for this many tokens of a matrix, if one does.
+fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<Form> {
+    let capabilities = context.capabilities();
     let block = block_columns(w.group());
     // A lane has half of a block.
     let whole = block == BLOCK && w.columns() > 0 && w.columns().is_multiple_of(BLOCK / 2);
+    if tokens > capabilities.tuned(TuningKey::FusedBlockFloatTokens) || !whole || w.rows() == 0 {
+        return None;
+    }
+    let (weights, source) = (w.rows() * w.columns(), &STORED[Form::Large as usize].sources()[0]);
+    let large = weights >= capabilities.tuned(TuningKey::FusedBlockFloatLargeWeights)
+        && capabilities.max_workgroup_threads >= LARGE_THREADS
+        && capabilities.max_workgroup_bytes >= source.workgroup_bytes;
     match layout(tokens, w.columns(), block, context) {
-        BlockFloatLayout::Bytes if few && whole && w.rows() > 0 => Some(0),
-        BlockFloatLayout::ByPlace if few && whole && w.rows() > 0 => Some(1),
+        BlockFloatLayout::Bytes if large => Some(Form::Large),
+        BlockFloatLayout::Bytes => Some(Form::Packed),
+        BlockFloatLayout::ByPlace => Some(Form::Floats),
         _ => None,
     }
 }
@@ -235,19 +291,30 @@ pub(crate) fn norm_bitlinear_block_float_gated_into(
 }
 
 /// The rows of a matrix that a workgroup takes.
-fn rows_of_workgroup(rows: usize, form: usize, capabilities: &Capabilities) -> usize {
+fn rows_of_workgroup(rows: usize, form: Form, capabilities: &Capabilities) -> usize {
     // Workgroups of the choice have twice as many threads.
     let busy = capabilities
         .tuned(TuningKey::FusedWorkgroups)
         .saturating_mul(2)
         .min(capabilities.max_workgroups as usize);
-    tile(rows, [FEWEST[form], MOST as usize], busy)
+    tile(rows, [FEWEST[form as usize], MOST as usize], busy)
+}
+
+/// The rows of a large matrix that a workgroup takes at a time, and in all.
+fn spans_of_workgroup(rows: usize, capabilities: &Capabilities) -> (usize, usize) {
+    // Workgroups of the choice have half as many threads.
+    let busy = (capabilities.tuned(TuningKey::FusedWorkgroups) / 2).max(1);
+    let rows = rows.div_ceil(busy).min(SPANS * SPAN);
+    let spans = rows.div_ceil(SPAN);
+    // Teams have four.
+    let span = rows.div_ceil(spans).next_multiple_of(4);
+    (span, spans * span)
 }
 
 /// Records the one dispatch. Shapes have been checked.
 fn record(
     encoder: &mut Encoder,
-    (kernels, form): (&'static [Kernel; 2], usize),
+    (kernels, form): (&'static [Kernel; 3], Form),
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
@@ -256,7 +323,11 @@ fn record(
     let ((tokens, features), block) = (x.shape().as_matrix(), block_columns(w.group()));
     let blocks = features.div_ceil(block);
     let (gain, eps) = norm.unwrap_or((x, 0.0));
-    let tile = rows_of_workgroup(w.rows(), form, encoder.context().capabilities());
+    let capabilities = encoder.context().capabilities();
+    let (span, tile) = match form {
+        Form::Large => spans_of_workgroup(w.rows(), capabilities),
+        _ => (0, rows_of_workgroup(w.rows(), form, capabilities)),
+    };
     let params = Params {
         rows: w.rows() as u32,
         features: features as u32,
@@ -273,7 +344,27 @@ fn record(
         [w.rows().div_ceil(tile), tokens, 1],
         product(&[w.rows(), tokens, w.columns()]),
     );
-    encoder.dispatch(&kernels[form], &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)
+    let kernel = &kernels[form as usize];
+    let tensors: [&dyn Bind; 5] = [&w.codes, &w.scales, x, gain, y.tensor()];
+    if form != Form::Large {
+        return encoder.dispatch(kernel, &params, &tensors, extent);
+    }
+    let Params { rows, features, words, tile, blocks, groups, group_blocks, normalise, eps, add } =
+        params;
+    let params = LargeParams {
+        rows,
+        features,
+        words,
+        tile,
+        span: span as u32,
+        blocks,
+        groups,
+        group_blocks,
+        normalise,
+        eps,
+        add,
+    };
+    encoder.dispatch(kernel, &params, &tensors, extent)
 }
 
 /// The dispatch before BitLinear, where there are two.

@@ -39,9 +39,9 @@ const SHAPES: [Shape; 17] = [
 ];
 
 type On = fn(&mut Capabilities);
-/// One dispatch, of few rows a workgroup and of many, and in floats; and two by each kind of
-/// product that there is for few tokens.
-const ON: [On; 5] = [
+/// One dispatch, of few rows a workgroup and of many, in floats, and as for large matrices, once
+/// and several times a workgroup; and two by each kind of product that there is for few tokens.
+const ON: [On; 7] = [
     |c| (c.software, c.fast_packed_dot) = (false, true),
     |c| {
         (c.software, c.fast_packed_dot) = (false, true);
@@ -50,6 +50,15 @@ const ON: [On; 5] = [
     |c| {
         (c.software, c.fast_packed_dot) = (false, false);
         c.tuning.set(TuningKey::FusedBlockFloatTokens, 8).unwrap();
+    },
+    |c| {
+        (c.software, c.fast_packed_dot) = (false, true);
+        c.tuning.set(TuningKey::FusedBlockFloatLargeWeights, 0).unwrap();
+    },
+    |c| {
+        (c.software, c.fast_packed_dot) = (false, true);
+        c.tuning.set(TuningKey::FusedBlockFloatLargeWeights, 0).unwrap();
+        c.tuning.set(TuningKey::FusedWorkgroups, 1).unwrap();
     },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),
@@ -72,7 +81,7 @@ pub fn cases() -> Vec<Case> {
             .step_by(k + 1)
             .zip([f32::NAN, f32::NEG_INFINITY])
             .for_each(|(v, worst)| *v = worst);
-        cases.extend([ON[0], ON[2]].map(|on| stored(shape, &wild, Some(&gain), &w).on(on)));
+        cases.extend([ON[0], ON[2], ON[3]].map(|on| stored(shape, &wild, Some(&gain), &w).on(on)));
     }
     cases
 }
@@ -107,7 +116,7 @@ pub fn finished() -> Vec<Case> {
     let packed = |(_, n, ..): Shape| ON[n / 2 % 2];
     shapes
         .flat_map(|shape| {
-            [packed(shape), ON[2]]
+            [packed(shape), ON[2], ON[3]]
                 .into_iter()
                 .flat_map(move |on| all(shape).map(|case| case.on(on)))
         })
