@@ -75,7 +75,7 @@ macro_rules! of_width {
                         "recurrent/gated_delta"
                     ]),
                     &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
-                    8 * THREADS + 8 * PARTS,
+                    24 * THREADS + 32 * PARTS * ($width / PARTS / 2 + 1),
                 ),
             ],
         )
