@@ -5,9 +5,9 @@ struct Params { uint groups, run, sequences, key_heads, value_heads, key_dim, va
 
 // Added to the sum of squares of a query or a key.
 #define EPS 1e-6f
-// Queries and keys of a token are staged by parts: of each, pairs of its numbers (query, key, query, key), and a place that separates it from the next.
+// Queries and keys of a token are staged by parts: of each, pairs of its numbers (query, key, query, key), and a place that separates it from the next:
+// PITCH places.
 #define PAIRS (HELD / 2)
-#define PITCH (PAIRS + 1)
 
 // Number k of the query and of the key that begin there; beyond their width zeros.
 static inline float2 number(device const float* mixed, uint query, uint key, uint width, uint k) {

@@ -74,7 +74,12 @@ macro_rules! of_width {
                         "tensor/softplus",
                         "recurrent/gated_delta"
                     ]),
-                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
+                    &[
+                        ("COLUMNS", COLUMNS),
+                        ("HELD", $width / PARTS),
+                        ("PARTS", PARTS),
+                        ("PITCH", $width / PARTS / 2 + 1),
+                    ],
                     24 * THREADS + 32 * PARTS * ($width / PARTS / 2 + 1),
                 ),
             ],
