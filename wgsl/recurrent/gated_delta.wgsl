@@ -61,11 +61,14 @@ fn gated_delta(group: Group, ids: Ids) {
     let run = runs[place];
     let sequence = min(run.x, params.sequences - 1u);
     let own = (sequence * params.value_heads + head) * params.key_dim * params.value_dim + column;
-    // Indices are constants, since compilers may put an array into memory instead of registers.
+    // Indices are constants, since compilers may put an array into memory instead of registers. Numbers beyond the key stay zeros, like those of a query
+    // and key: a condition for each would take registers in all of the loop.
     var held = array<f32, HELD>();
-    for (var i = 0u; i < HELD; i += 1u) {
-        let k = i * PARTS + part;
-        if exists && run.y > 0u && k < params.key_dim { held[i] = state[own + k * params.value_dim]; }
+    if exists && run.y > 0u {
+        for (var i = 0u; i < HELD; i += 1u) {
+            let k = i * PARTS + part;
+            if k < params.key_dim { held[i] = state[own + k * params.value_dim]; }
+        }
     }
     let stride = 2u * params.key_heads * params.key_dim + params.value_heads * params.value_dim;
     let first = place * params.run;
@@ -97,17 +100,12 @@ fn gated_delta(group: Group, ids: Ids) {
         var product = 0.0;
         for (var i = 0u; i < PAIRS; i += 1u) {
             let pairs = staged[line + i];
-            let k = 2u * i * PARTS + part;
-            if k < params.key_dim {
-                square = fma(pairs.xy, pairs.xy, square);
-                held[2u * i] *= rate.x;
-                product = fma(held[2u * i], pairs.y, product);
-            }
-            if k + PARTS < params.key_dim {
-                square = fma(pairs.zw, pairs.zw, square);
-                held[2u * i + 1u] *= rate.x;
-                product = fma(held[2u * i + 1u], pairs.w, product);
-            }
+            square = fma(pairs.xy, pairs.xy, square);
+            held[2u * i] *= rate.x;
+            product = fma(held[2u * i], pairs.y, product);
+            square = fma(pairs.zw, pairs.zw, square);
+            held[2u * i + 1u] *= rate.x;
+            product = fma(held[2u * i + 1u], pairs.w, product);
         }
         products[ids.local] = product;
         if lane == 0u { squares[part] = square; }
@@ -125,15 +123,10 @@ fn gated_delta(group: Group, ids: Ids) {
         var read = 0.0;
         for (var i = 0u; i < PAIRS; i += 1u) {
             let pairs = staged[line + i];
-            let k = 2u * i * PARTS + part;
-            if k < params.key_dim {
-                held[2u * i] = fma(pairs.y, change, held[2u * i]);
-                read = fma(held[2u * i], pairs.x, read);
-            }
-            if k + PARTS < params.key_dim {
-                held[2u * i + 1u] = fma(pairs.w, change, held[2u * i + 1u]);
-                read = fma(held[2u * i + 1u], pairs.z, read);
-            }
+            held[2u * i] = fma(pairs.y, change, held[2u * i]);
+            read = fma(held[2u * i], pairs.x, read);
+            held[2u * i + 1u] = fma(pairs.w, change, held[2u * i + 1u]);
+            read = fma(held[2u * i + 1u], pairs.z, read);
         }
         reads[ids.local] = read;
         if stages { staged[(t + 1u) % 2u * PARTS * PITCH + stage] = next; }
@@ -144,8 +137,10 @@ fn gated_delta(group: Group, ids: Ids) {
             y[(token * params.value_heads + head) * params.value_dim + column] = read * of_query;
         }
     }
-    for (var i = 0u; i < HELD; i += 1u) {
-        let k = i * PARTS + part;
-        if exists && k < params.key_dim { state[own + k * params.value_dim] = held[i]; }
+    if exists {
+        for (var i = 0u; i < HELD; i += 1u) {
+            let k = i * PARTS + part;
+            if k < params.key_dim { state[own + k * params.value_dim] = held[i]; }
+        }
     }
 }

@@ -74,8 +74,13 @@ macro_rules! of_width {
                         "tensor/softplus",
                         "recurrent/gated_delta"
                     ]),
-                    &[("COLUMNS", COLUMNS), ("HELD", $width / PARTS), ("PARTS", PARTS)],
-                    8 * THREADS + 8 * PARTS,
+                    &[
+                        ("COLUMNS", COLUMNS),
+                        ("HELD", $width / PARTS),
+                        ("PARTS", PARTS),
+                        ("PITCH", $width / PARTS / 2 + 1),
+                    ],
+                    24 * THREADS + 32 * PARTS * ($width / PARTS / 2 + 1),
                 ),
             ],
         )
