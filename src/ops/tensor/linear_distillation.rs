@@ -96,13 +96,13 @@ pub struct LinearDistillation<'a> {
     chunk: Option<usize>,
 }
 
-/// The loss of every row of a student's logits x·Wᵀ against those of a teacher, whose distribution
-/// has the weight α, and against `targets` `[rows]`, with `lse` `[rows, 3]` for the gradients: (1 -
-/// α)·cross-entropy + α·T²·KL(teacher ‖ student), in nats, with the logits of both divided by T in
-/// the divergence. `student` and `teacher` are (x `[.., k]`, W `[vocabulary, k]`), each with a k of
-/// its own. By default T is 1 and α is 1. 0 for ignored rows; NaN for a target that is not below the
-/// vocabulary. Logits must be finite. They exist a chunk of columns at a time, so that beside its
-/// results this takes 4·(c·(2·rows + k + k') + rows·(k + k' + 8)) bytes for chunks of c columns.
+/// The loss of every row of a student's logits x·Wᵀ, `[rows]`, in nats, with `lse` `[rows, 3]` for
+/// the gradients: (1 - α)·cross-entropy against `targets` `[rows]`, and α·T²·KL(teacher ‖ student).
+/// In the divergence, the logits of both are divided by T. `student` and `teacher` are x `[.., k]`
+/// and W `[vocabulary, k]`, each with a k of its own. By default, T is 1 and α is 1. An ignored row
+/// has a loss of 0, and a target that is not below the vocabulary one of NaN. Logits must be finite.
+/// They exist a chunk of columns at a time: beside its results this takes 4·(c·(2·rows + k + k') +
+/// rows·(k + k' + 8)) bytes for chunks of c columns.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
