@@ -3,7 +3,7 @@
 #[cfg(feature = "hub")]
 use crate::models::{List, Pull, Remove};
 #[cfg(feature = "train")]
-use crate::train::{Finetune, Train};
+use crate::train::{Distil, Finetune, Train};
 use crate::{
     adapters::Adapters,
     bench::Bench,
@@ -52,6 +52,8 @@ enum Command {
     Train(Box<Train>),
     #[cfg(feature = "train")]
     Finetune(Box<Finetune>),
+    #[cfg(feature = "train")]
+    Distil(Box<Distil>),
     Bench(Bench),
     Tune(Tune),
     Info(Info),
@@ -82,6 +84,8 @@ impl Arguments {
             Command::Train(train) => train.run(),
             #[cfg(feature = "train")]
             Command::Finetune(finetune) => finetune.run(),
+            #[cfg(feature = "train")]
+            Command::Distil(distil) => distil.run(),
             Command::Bench(bench) => bench.run(),
             Command::Tune(tune) => tune.run(),
             Command::Info(info) => info.run(),

@@ -472,6 +472,29 @@ fn linear_cross_entropy_stays_within_its_estimate() {
 }
 
 #[test]
+fn linear_distillation_stays_within_its_estimate() {
+    let context = context();
+    let (rows, k, other, vocabulary, c) = (96, 8, 5, 1000, 64);
+    let of = |rows: usize, k: usize| context.upload(&vec![0.5f32; rows * k], [rows, k]).unwrap();
+    let (x, w, teacher_x, teacher_w) =
+        (of(rows, k), of(vocabulary, k), of(rows, other), of(vocabulary, other));
+    let targets = context.upload(&vec![3u32; rows], [rows]).unwrap();
+    let dloss = context.upload(&vec![1f32; rows], [rows]).unwrap();
+    let op = tensor::linear_distillation((&x, &w), (&teacher_x, &teacher_w), &targets).chunk(c);
+    let mut encoder = context.encoder("forward");
+    let made = op.forward(&mut encoder).unwrap();
+    let forward: usize = buffers(&encoder.finish()).values().sum();
+    let mut encoder = context.encoder("backward");
+    op.backward(&mut encoder, &made.lse, &dloss).unwrap();
+    let backward: usize = buffers(&encoder.finish()).values().sum();
+    // Both sides, targets, losses and lse, and the gradients; then what the documentation says.
+    let sides = [k, other].map(|k| 4 * (rows + vocabulary) * k);
+    let (given, chunks) = (sides[0] + sides[1] + 4 * 5 * rows, c * (2 * rows + k + other));
+    assert_eq!(forward, given + 4 * (chunks + rows * (k + other + 8)));
+    assert_eq!(backward, given + sides[0] + 4 * (chunks + rows * (2 * k + other)));
+}
+
+#[test]
 fn flash_attention_stays_within_its_memory_estimate() {
     let context = context();
     let (tokens, dim) = (300, 4);

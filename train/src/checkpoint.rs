@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
     plan::ParameterInfo,
     settings::{MOST_STEPS, Settings},
+    teacher::TeacherState,
     tensors::{self, Entry, at, bytes},
 };
 use bitnet_wgpu::internals::{
@@ -65,6 +66,9 @@ pub struct State {
     /// A number of the frozen weights, in hexadecimal digits, where adapters are trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// From which the student learns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<TeacherState>,
     pub config: Value,
 }
 
@@ -72,7 +76,7 @@ impl State {
     pub fn new(progress: Progress, text: u64, settings: &Settings, config: &Value) -> Self {
         let (settings, config) = (settings.clone(), config.clone());
         let text = format!("{text:016x}");
-        Self { format: FORMAT, progress, text, settings, base: None, config }
+        Self { format: FORMAT, progress, text, settings, base: None, teacher: None, config }
     }
 }
 

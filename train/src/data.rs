@@ -6,7 +6,9 @@ use crate::{
     files::{FileKind, Line, contents, data, files, line},
     random::Random,
 };
-use bitnet_wgpu::{Error as LibraryError, internals::files::display, model::Tokenizer};
+use bitnet_wgpu::{
+    Error as LibraryError, formats::ModelConfig, internals::files::display, model::Tokenizer,
+};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -338,15 +340,25 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
+/// Checks that a model has these tokens.
+///
+/// # Errors
+/// [`Error::Setting`] for the first that it does not have.
+pub(crate) fn check_ids(ids: &[u32], config: &ModelConfig) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= config.vocab) {
+        Some(id) => {
+            let accepted = format!("ids below the vocab_size of {} are needed", config.vocab);
+            Err(Error::setting("a token", id, accepted))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Returns the token that ends documents: the first of config.json, or else the tokenizer's.
 ///
 /// # Errors
 /// [`Error::Setting`] if there is none, or the tokenizer has more tokens than the model.
-pub fn end_of_text(
-    tokenizer: &Tokenizer,
-    config: &bitnet_wgpu::formats::ModelConfig,
-    folder: &Path,
-) -> Result<u32> {
+pub fn end_of_text(tokenizer: &Tokenizer, config: &ModelConfig, folder: &Path) -> Result<u32> {
     if tokenizer.vocab_size() > config.vocab {
         let accepted =
             format!("the vocab_size of config.json, {}, must be at least as large", config.vocab);

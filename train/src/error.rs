@@ -31,6 +31,9 @@ pub enum Error {
     /// Files of a checkpoint that do not fit together, or do not fit the run.
     #[error("{}: {problem}", display(path))]
     Checkpoint { path: PathBuf, problem: String },
+    /// A teacher from which the student cannot learn.
+    #[error("the teacher {} {problem}", display(path))]
+    Teacher { path: PathBuf, problem: String },
     /// A run that does not fit into the memory limit.
     #[error(
         "the run needs {weights} bytes for weights, gradients and the optimizer's means, and about {activations} for activations; the memory limit is {limit}: {advice}"

@@ -1,11 +1,12 @@
 //! The loss of other text, by the forward pass of training.
 
 use crate::{
-    data::Corpus,
+    data::{Corpus, check_ids},
     error::{Error, Result},
     network::Batch,
-    trainer::{Trainer, check_ids},
+    trainer::Trainer,
 };
+use bitnet_wgpu::Tensor;
 use pollster::block_on;
 
 impl Trainer {
@@ -15,6 +16,29 @@ impl Trainer {
     /// # Errors
     /// [`Error::Setting`] for windows of more tokens than those of the run; what the device reports.
     pub fn loss(&self, text: &Corpus) -> Result<f64> {
+        self.mean(text, |batch| self.network.losses(batch, None))
+    }
+
+    /// Returns the mean of what a student's steps make small: its distance from the teacher and from
+    /// the text. Without a teacher, it is [`loss`](Self::loss).
+    ///
+    /// # Errors
+    /// As [`loss`](Self::loss).
+    pub fn objective(&self, text: &Corpus) -> Result<f64> {
+        self.mean(text, |batch| self.network.losses(batch, self.lesson(batch)?.as_ref()))
+    }
+
+    /// Returns the teacher's [`loss`](Self::loss), if there is a teacher.
+    ///
+    /// # Errors
+    /// As [`loss`](Self::loss).
+    pub fn teacher_loss(&self, text: &Corpus) -> Result<Option<f64>> {
+        let Some(teacher) = &self.teacher else { return Ok(None) };
+        self.mean(text, |batch| teacher.network.losses(batch, None)).map(Some)
+    }
+
+    /// The mean of losses of learned tokens.
+    fn mean(&self, text: &Corpus, losses: impl Fn(&Batch) -> Result<Tensor<f32>>) -> Result<f64> {
         let (length, most) = (text.context(), self.settings().context);
         if length > most {
             let accepted = format!("at most {most} tokens are supported");
@@ -25,7 +49,7 @@ impl Trainer {
         let windows: Vec<usize> = (0..text.windows()).collect();
         for windows in windows.chunks(self.settings().batch) {
             let batch = Batch::of_text(&self.network.context, text, windows)?;
-            let losses = block_on(self.network.losses(&batch)?.read())?;
+            let losses = block_on(losses(&batch)?.read())?;
             sum += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
             learned += batch.learned;
         }

@@ -3,6 +3,7 @@
 
 use crate::{
     error::Result,
+    lesson::{Goal, Lesson},
     network::{Batch, IGNORED, Network, Value},
     plan::Step,
     steps::{Saved, first},
@@ -22,37 +23,56 @@ struct Trace {
 }
 
 impl Network {
-    /// Returns the loss of every token, in nats, `[batch · tokens]`; 0 where it is not learned.
+    /// Returns the loss of every token, in nats, `[batch · tokens]`; 0 where it is not learned. With
+    /// a lesson, it is what a student's gradients are of.
     ///
     /// # Errors
     /// What the ops report.
-    pub fn losses(&self, batch: &Batch) -> Result<Tensor<f32>> {
-        let mut encoder = self.context.encoder("forward");
-        let trace = self.forward(&mut encoder, batch)?;
-        let head = self.float(self.plan.head)?;
-        let op = tensor::linear_cross_entropy(&trace.normed, head, &batch.targets);
-        let op = op.ignore_index(IGNORED);
-        let losses = op.forward(&mut encoder)?.loss;
+    pub fn losses(&self, batch: &Batch, lesson: Option<&Lesson>) -> Result<Tensor<f32>> {
+        let states = self.states(batch)?;
+        let (mut encoder, head) = (self.context.encoder("loss"), self.float(self.plan.head)?);
+        let e = &mut encoder;
+        let losses = match lesson {
+            Some(lesson) => {
+                lesson.loss(&states, head, &batch.targets).ignore_index(IGNORED).forward(e)?.loss
+            }
+            None => {
+                let op = tensor::linear_cross_entropy(&states, head, &batch.targets);
+                op.ignore_index(IGNORED).forward(e)?.loss
+            }
+        };
         let _ = encoder.submit()?;
         Ok(losses)
     }
 
-    /// Adds the gradients of `share` times the sum of the losses of all tokens to `gradients`, and
-    /// that sum of losses to `sum`, `[]`.
+    /// Returns what goes into the LM head, `[batch · tokens, hidden]`. Nothing is kept for gradients.
+    ///
+    /// # Errors
+    /// What the ops report.
+    pub fn states(&self, batch: &Batch) -> Result<Tensor<f32>> {
+        let mut encoder = self.context.encoder("forward");
+        let normed = self.forward(&mut encoder, batch, drop)?.1;
+        let _ = encoder.submit()?;
+        Ok(normed)
+    }
+
+    /// Adds the gradients of a goal to `gradients`, and the sum of the losses of all tokens to
+    /// `sum`, `[]`.
     ///
     /// # Errors
     /// What the ops report.
     pub fn learn(
         &self,
         batch: &Batch,
-        share: f32,
+        goal: Goal<'_>,
         gradients: &[Tensor<f32>],
         sum: &Tensor<f32>,
     ) -> Result<()> {
         let mut encoder = self.context.encoder("forward");
-        let e = &mut encoder;
-        let trace = self.forward(e, batch)?;
-        let mut dx = self.loss_backward(e, &trace, batch, share, gradients, sum)?;
+        let (e, mut layers) = (&mut encoder, Vec::new());
+        let (x, normed) = self.forward(e, batch, |saved| layers.push(saved))?;
+        let trace = Trace { layers, x, normed };
+        let mut dx = self.loss_backward(e, &trace, batch, goal, gradients, sum)?;
         flush(e, "backward")?;
         for (steps, saved) in self.plan.layers.iter().zip(trace.layers).rev() {
             dx = self.layer_backward(e, steps, saved, dx, batch, gradients)?;
@@ -67,17 +87,23 @@ impl Network {
         Ok(())
     }
 
-    fn forward(&self, e: &mut Encoder, batch: &Batch) -> Result<Trace> {
+    /// Gives what each layer saves to `keep`. Returns the residual stream after the last layer, and
+    /// what the final norm makes of it.
+    fn forward(
+        &self,
+        e: &mut Encoder,
+        batch: &Batch,
+        mut keep: impl FnMut(Vec<Saved>),
+    ) -> Result<(Tensor<f32>, Tensor<f32>)> {
         let mut x = tensor::gather(self.float(self.plan.embedding)?, &batch.ids).forward(e)?;
-        let mut layers = Vec::new();
         for steps in &self.plan.layers {
             let saved;
             (x, saved) = self.layer(e, steps, x, batch)?;
-            layers.push(saved);
+            keep(saved);
             flush(e, "forward")?;
         }
         let normed = RmsNorm::new(self.float(self.plan.norm)?, self.eps).forward(e, &x)?;
-        Ok(Trace { layers, x, normed })
+        Ok((x, normed))
     }
 
     /// Records the loss, and the gradients of LM head and final norm. Returns that of the residual
@@ -87,25 +113,32 @@ impl Network {
         e: &mut Encoder,
         trace: &Trace,
         batch: &Batch,
-        share: f32,
+        goal: Goal<'_>,
         gradients: &[Tensor<f32>],
         sum: &Tensor<f32>,
     ) -> Result<Tensor<f32>> {
-        let head = self.plan.head;
-        let weights = self.float(head)?;
-        let op = tensor::linear_cross_entropy(&trace.normed, weights, &batch.targets);
-        let op = op.ignore_index(IGNORED);
-        let made = op.forward(e)?;
-        tensor::sum(&made.loss, Axes::ALL).forward_into(e, Out::add(sum))?;
-        let dloss = Tensor::uninit(&self.context, made.loss.shape())?;
-        tensor::fill(share).forward_into(e, &dloss)?;
-        let dnormed = Tensor::uninit(&self.context, trace.normed.shape())?;
-        match self.gradient(gradients, head) {
-            Some(gradient) => {
-                let outs = LinearGradients { x: Out::set(&dnormed), w: Out::add(gradient) };
-                op.backward_into(e, &made.lse, &dloss, outs)?;
+        let (head, states, targets) = (self.plan.head, &trace.normed, &batch.targets);
+        let (weights, gradient) = (self.float(head)?, self.gradient(gradients, head));
+        let dloss = Tensor::uninit(&self.context, targets.shape())?;
+        tensor::fill(goal.factor).forward_into(e, &dloss)?;
+        let dnormed = Tensor::uninit(&self.context, states.shape())?;
+        let (dx, sum) = (Out::set(&dnormed), Out::add(sum));
+        if let Some(lesson) = goal.lesson {
+            let op = lesson.loss(states, weights, targets).ignore_index(IGNORED);
+            let made = op.forward(e)?;
+            tensor::sum(&made.loss, Axes::ALL).forward_into(e, sum)?;
+            op.backward_into(e, &made.lse, &dloss, dx, gradient.map(Out::add))?;
+        } else {
+            let op = tensor::linear_cross_entropy(states, weights, targets).ignore_index(IGNORED);
+            let made = op.forward(e)?;
+            tensor::sum(&made.loss, Axes::ALL).forward_into(e, sum)?;
+            match gradient {
+                Some(gradient) => {
+                    let outs = LinearGradients { x: dx, w: Out::add(gradient) };
+                    op.backward_into(e, &made.lse, &dloss, outs)?;
+                }
+                None => op.backward_x_into(e, &made.lse, &dloss, dx)?,
             }
-            None => op.backward_x_into(e, &made.lse, &dloss, &dnormed)?,
         }
         self.norm_backward(e, self.plan.norm, &trace.x, &dnormed, gradients)
     }

@@ -11,6 +11,7 @@
 //! | [`Corpus`] | text and conversations as windows of tokens |
 //! | [`Settings`] | steps, batch, learning rate |
 //! | [`Lora`] | adapters, which are trained in place of the weights |
+//! | [`Teacher`] | a model from whose distribution a student learns; [`write_text`] lets it write the text |
 //! | [`Trainer`] | steps, checkpoints, export |
 //! | [`score`] | the exported model's loss by the inference path |
 //!
@@ -29,6 +30,7 @@ mod evaluate;
 mod export;
 mod files;
 mod interpreter;
+mod lesson;
 mod linear;
 mod lock;
 mod lora;
@@ -36,13 +38,16 @@ mod memory;
 mod network;
 mod plan;
 mod random;
+mod sample;
 mod score;
 mod settings;
 mod source;
 mod steps;
+mod teacher;
 mod tensors;
 mod ternary;
 mod trainer;
+mod writing;
 
 pub use bitnet_wgpu::weights::DenseElement;
 pub use checkpoint::{Progress, latest};
@@ -55,4 +60,6 @@ pub use plan::{Kind, ParameterInfo};
 pub use score::{Score, score};
 pub use settings::{LinearMode, Precision, Schedule, Settings};
 pub use source::Source;
+pub use teacher::{Distillation, Teacher};
 pub use trainer::{StepReport, Trainer};
+pub use writing::{Writing, write_text};

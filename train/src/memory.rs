@@ -4,6 +4,7 @@ use crate::{
     error::{Error, Result},
     plan::{Kind, ParameterInfo, Plan, Step},
     settings::{LinearMode, Precision, Settings},
+    teacher::Teacher,
 };
 use bitnet_wgpu::{Context, Error as LibraryError, formats::ModelConfig};
 
@@ -13,7 +14,7 @@ const TRAINED: u64 = 16;
 /// Bytes of an estimate, on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Weights, gradients and the optimizer's means.
+    /// Weights, gradients and the optimizer's means; a teacher's weights.
     pub weights: u64,
     /// Activations of a micro-batch, which are kept for the gradients.
     pub activations: u64,
@@ -23,8 +24,13 @@ pub struct Memory {
 ///
 /// # Errors
 /// [`Error::Setting`] for adapters that do not fit the model.
-pub fn estimate(config: &ModelConfig, plan: &Plan, settings: &Settings) -> Result<Memory> {
-    let numbers = |all: &[ParameterInfo]| all.iter().map(count).sum::<u64>();
+pub fn estimate(
+    config: &ModelConfig,
+    plan: &Plan,
+    settings: &Settings,
+    teacher: Option<&Teacher>,
+) -> Result<Memory> {
+    let numbers = |all: &[ParameterInfo]| all.iter().map(ParameterInfo::numbers).sum::<u64>();
     let (trained, frozen) = match &settings.lora {
         None => (numbers(&plan.parameters), 0),
         Some(lora) => (numbers(&lora.adapters(plan)?.0), plan.parameters.iter().map(frozen).sum()),
@@ -36,22 +42,21 @@ pub fn estimate(config: &ModelConfig, plan: &Plan, settings: &Settings) -> Resul
     let kept = kept + 2 * config.hidden as u64;
     // The embedding has its gradient for a while before it is added.
     let table = match &settings.lora {
-        None => 4 * count(&plan.parameters[plan.embedding]),
+        None => 4 * plan.parameters[plan.embedding].numbers(),
         Some(_) => 0,
     };
-    let activations = 4 * tokens * kept + table;
-    Ok(Memory { weights: TRAINED * trained + frozen, activations })
+    // What goes into a teacher's LM head is kept until the loss.
+    let taught = teacher.map_or(0, |teacher| teacher.config().hidden as u64);
+    let teacher = teacher.map_or(0, |teacher| teacher.parameters().map(|(_, bytes)| bytes).sum());
+    let activations = 4 * tokens * (kept + taught) + table;
+    Ok(Memory { weights: TRAINED * trained + frozen + teacher, activations })
 }
 
-fn count(info: &ParameterInfo) -> u64 {
-    info.shape.iter().map(|&n| n as u64).product()
-}
-
-/// Bytes of a weight that does not learn: 2 bits for each number and a scale for each row, or floats.
+/// Bytes of a weight that does not learn: a ternary matrix, or floats.
 fn frozen(info: &ParameterInfo) -> u64 {
     match info.kind {
-        Kind::Linear => count(info).div_ceil(4) + 4 * info.shape[0] as u64,
-        _ => 4 * count(info),
+        Kind::Linear => info.packed_bytes(),
+        _ => 4 * info.numbers(),
     }
 }
 
@@ -93,21 +98,25 @@ pub fn check(
     config: &ModelConfig,
     plan: &Plan,
     settings: &Settings,
+    teacher: Option<&Teacher>,
 ) -> Result<()> {
     let limit = context.capabilities().max_binding_bytes;
-    for info in &plan.parameters {
-        let bytes = match &settings.lora {
-            Some(_) => frozen(info),
-            None => 4 * count(info),
-        };
+    let bytes = |info: &ParameterInfo| match &settings.lora {
+        Some(_) => frozen(info),
+        None => 4 * info.numbers(),
+    };
+    let own = plan.parameters.iter().map(|info| (info, bytes(info)));
+    let others = teacher.into_iter().flat_map(Teacher::parameters);
+    for (info, bytes) in own.chain(others) {
         if bytes > limit {
             let what = info.name.clone();
             return Err(LibraryError::TooLarge { what, bytes, limit }.into());
         }
     }
-    let Memory { weights, activations } = estimate(config, plan, settings)?;
+    let Memory { weights, activations } = estimate(config, plan, settings, teacher)?;
     let Some(limit) = context.memory_stats().limit else { return Ok(()) };
     let advice = match (weights > limit, settings.batch, &settings.lora) {
+        (true, ..) if teacher.is_some() => "take a smaller student, or a smaller teacher",
         (true, _, None) => "take a smaller model, or train adapters of one that exists",
         (true, _, Some(_)) => "take a lower rank, or a smaller model",
         (false, 1, _) => "take a shorter context",

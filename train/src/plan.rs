@@ -36,6 +36,15 @@ pub struct ParameterInfo {
 }
 
 impl ParameterInfo {
+    pub(crate) fn numbers(&self) -> u64 {
+        self.shape.iter().map(|&n| n as u64).product()
+    }
+
+    /// Bytes of a ternary matrix: 2 bits for each number, and a scale for each row.
+    pub(crate) fn packed_bytes(&self) -> u64 {
+        self.numbers().div_ceil(4) + 4 * self.shape[0] as u64
+    }
+
     pub(crate) fn dimensions(&self) -> Shape {
         match *self.shape {
             [rows, columns] => [rows, columns].into(),
@@ -104,8 +113,7 @@ impl Plan {
 
     /// Returns the number of trained numbers.
     pub fn numbers(&self) -> u64 {
-        let size = |info: &ParameterInfo| info.shape.iter().map(|&n| n as u64).product::<u64>();
-        self.parameters.iter().map(size).sum()
+        self.parameters.iter().map(ParameterInfo::numbers).sum()
     }
 
     fn layer(&mut self, config: &ModelConfig, prefix: &str) -> Result<Vec<Step>> {

@@ -22,6 +22,12 @@ const MOST_CONFIG: u64 = 16 << 20;
 /// transformers.
 const DEVIATION: f32 = 0.02;
 
+/// A weight as a model directory has it.
+pub enum Stored {
+    Ternary(PackedTernary),
+    Float(Vec<f32>),
+}
+
 /// A model's configuration, and its first weights if it has some.
 #[derive(Debug)]
 pub struct Source {
@@ -132,6 +138,23 @@ impl Source {
         };
         one_scale(weights, info, &matrix)?;
         Ok(matrix)
+    }
+
+    /// Returns a weight: of linear layers, the ternary matrix that inference has, or floats that it
+    /// would refuse to make ternary.
+    pub(crate) fn stored(&self, info: &ParameterInfo) -> Result<Stored> {
+        let Some(weights) = &self.weights else {
+            return Ok(Stored::Float(self.initial(0, info, 0)?));
+        };
+        if info.kind == Kind::Linear {
+            let tensor = weights.tensor(&stored(weights, &info.name))?;
+            match packed(weights, info) {
+                Ok(matrix) => return Ok(Stored::Ternary(matrix)),
+                Err(_) if is_float(&tensor, info) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Stored::Float(numbers(weights, info)?))
     }
 
     /// Returns where the weights are.

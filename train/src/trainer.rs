@@ -2,13 +2,15 @@
 
 use crate::{
     checkpoint::{self, Files, Progress, State},
-    data::{Corpus, Order},
+    data::{Corpus, Order, check_ids},
     error::{Error, Result},
+    lesson::{Goal, Lesson},
     memory,
     network::{Batch, Network, Parts, Weight},
     plan::{Kind, ParameterInfo, Plan},
     settings::{Precision, Settings, check_activations},
     source::Source,
+    teacher::{Teacher, TeacherState, Tutor},
 };
 use bitnet_wgpu::{
     Context, Encoder, Tensor,
@@ -56,6 +58,7 @@ pub struct Trainer {
     base: Option<String>,
     order: Order,
     pub(crate) network: Network,
+    pub(crate) teacher: Option<Tutor>,
     /// By parameters.
     gradients: Vec<Tensor<f32>>,
     moments: Vec<AdamWState>,
@@ -98,6 +101,32 @@ impl Trainer {
         text: Corpus,
         settings: Settings,
     ) -> Result<Self> {
+        Self::taught(context, source, text, settings, None)
+    }
+
+    /// As [`new`](Self::new), with the weights of a teacher too, from whose distribution the model
+    /// learns: ternary ones take 2 bits for each number, others 4 bytes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::Teacher`] for a teacher of other tokens.
+    pub fn distil(
+        context: &Context,
+        source: Source,
+        text: Corpus,
+        settings: Settings,
+        teacher: Teacher,
+    ) -> Result<Self> {
+        teacher.check(source.config(), settings.context)?;
+        Self::taught(context, source, text, settings, Some(teacher))
+    }
+
+    fn taught(
+        context: &Context,
+        source: Source,
+        text: Corpus,
+        settings: Settings,
+        teacher: Option<Teacher>,
+    ) -> Result<Self> {
         settings.check(source.config())?;
         check_activations(source.json(), settings.linear)?;
         if settings.precision == Precision::Mixed && !context.capabilities().f16 {
@@ -105,7 +134,7 @@ impl Trainer {
             return Err(Error::setting("the precision", "mixed", accepted));
         }
         let plan = Plan::new(source.config())?;
-        memory::check(context, source.config(), &plan, &settings)?;
+        memory::check(context, source.config(), &plan, &settings, teacher.as_ref())?;
         check_text(&text, source.config(), &settings)?;
         let (parts, base) = match &settings.lora {
             None => (whole(context, &source, plan, &settings)?, None),
@@ -120,6 +149,7 @@ impl Trainer {
             moments.push(AdamWState::new(context, info.dimensions())?);
         }
         let network = Network::new(context, source.config(), parts, &settings)?;
+        let teacher = teacher.map(|teacher| teacher.load(context, &settings)).transpose()?;
         Ok(Self {
             order: Order::new(settings.seed, text.windows()),
             fingerprint: text.fingerprint(),
@@ -128,6 +158,7 @@ impl Trainer {
             text,
             base,
             network,
+            teacher,
             gradients,
             moments,
             progress: Progress::default(),
@@ -158,6 +189,10 @@ impl Trainer {
         if state.base != expected.base {
             return Err(other("was made with another base model".into()));
         }
+        let teachers = (state.teacher.as_ref(), expected.teacher.as_ref());
+        if let Some(name) = TeacherState::difference(teachers.0, teachers.1) {
+            return Err(other(format!("was made with another {name}; the same one is needed")));
+        }
         let (trained, weights) = (&self.network.trained, self.weights_file());
         // All is read once before anything is changed.
         checkpoint::load(path, trained, weights, |_, numbers| {
@@ -177,7 +212,8 @@ impl Trainer {
 
     fn state(&self, progress: Progress) -> State {
         let state = State::new(progress, self.fingerprint, &self.settings, self.source.json());
-        State { base: self.base.clone(), ..state }
+        let teacher = self.teacher.as_ref().map(|teacher| teacher.state.clone());
+        State { base: self.base.clone(), teacher, ..state }
     }
 
     /// Takes a step: the gradients of all its micro-batches, clipped, then AdamW. If the loss or a
@@ -351,22 +387,29 @@ impl Trainer {
     /// of losses to `sum`.
     fn add_gradients(&self, batches: &[Batch], tokens: usize, sum: &Tensor<f32>) -> Result<()> {
         let mean = 1.0 / tokens as f32;
-        let (share, factor) = match self.settings.precision {
+        let (factor, scale) = match self.settings.precision {
             Precision::F32 => (mean, 1.0),
             Precision::Mixed => (1.0, mean),
         };
         for batch in batches {
-            self.network.learn(batch, share, &self.gradients, sum)?;
+            let lesson = self.lesson(batch)?;
+            let goal = Goal { factor, lesson: lesson.as_ref() };
+            self.network.learn(batch, goal, &self.gradients, sum)?;
         }
-        if factor == 1.0 {
+        if scale == 1.0 {
             return Ok(());
         }
         let mut encoder = self.network.context.encoder("mean");
         for gradient in &self.gradients {
-            tensor::scale(gradient, factor).forward_into(&mut encoder, gradient)?;
+            tensor::scale(gradient, scale).forward_into(&mut encoder, gradient)?;
         }
         let _ = encoder.submit()?;
         Ok(())
+    }
+
+    /// Computes what the teacher says of a batch.
+    pub(crate) fn lesson(&self, batch: &Batch) -> Result<Option<Lesson>> {
+        self.teacher.as_ref().map(|teacher| teacher.lesson(batch)).transpose()
     }
 
     /// Returns the names, shapes and kinds of what is trained.
@@ -461,14 +504,4 @@ fn check_text(text: &Corpus, config: &ModelConfig, settings: &Settings) -> Resul
         return Err(Error::setting("the length of windows", text.context(), accepted));
     }
     check_ids(text.ids(), config)
-}
-
-pub(crate) fn check_ids(ids: &[u32], config: &ModelConfig) -> Result<()> {
-    match ids.iter().find(|&&id| id as usize >= config.vocab) {
-        Some(id) => {
-            let accepted = format!("ids below the vocab_size of {} are needed", config.vocab);
-            Err(Error::setting("a token", id, accepted))
-        }
-        None => Ok(()),
-    }
 }

@@ -1,6 +1,8 @@
 //! Text, configurations and settings that are refused. No GPU is needed.
 
-use bitnet_train::{Corpus, Error, LinearMode, Settings, Source, end_of_text};
+use bitnet_train::{
+    Corpus, Distillation, Error, LinearMode, Settings, Source, Teacher, end_of_text,
+};
 use bitnet_wgpu::model::Tokenizer;
 use serde_json::{Value, json};
 use std::{fs, path::Path};
@@ -386,4 +388,59 @@ fn the_learning_rate_warms_up_and_falls() {
     for (rate, expected) in rates.into_iter().zip([0.1, 1.0, 0.55, 0.1]) {
         assert!((rate - expected).abs() < 1e-6, "{rate}, not {expected}");
     }
+}
+
+#[test]
+fn teachers_that_do_not_fit_are_refused() {
+    let open = |folder: &str, temperature, share| {
+        let mut mix = Distillation::default();
+        (mix.temperature, mix.share) = (temperature, share);
+        Teacher::open(folder, mix)
+    };
+    for (temperature, share, expected) in [
+        (0.0, 0.5, "the temperature is 0; 0.001 to 1000 is supported"),
+        (f32::NAN, 0.5, "the temperature is NaN"),
+        (1.0, -0.5, "the teacher's share is -0.5; 0 to 1 is supported"),
+    ] {
+        let error = open(TALES, temperature, share).err().unwrap();
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+    let error = open(&format!("{MODELS}/gemma3"), 1.0, 1.0).err().unwrap();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+
+    let teacher = open(TALES, 1.0, 1.0).unwrap();
+    let mut student = teacher.config().clone();
+    teacher.check(&student, student.context).unwrap();
+    let longer = teacher.check(&student, student.context + 1).unwrap_err().to_string();
+    assert!(longer.contains("has a context of ") && longer.ends_with("as a window has"));
+    student.vocab = 1000;
+    let error = teacher.check(&student, 8).unwrap_err();
+    assert!(matches!(error, Error::Teacher { .. }), "{error}");
+    let expected = "has a vocab_size of 2048, and the student one of 1000; the same one is needed";
+    assert!(error.to_string().ends_with(expected), "{error}");
+}
+
+/// Two tokens in each other's place.
+#[test]
+fn tokenizers_of_students_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(TALES).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.extension().is_some_and(|ending| ending == "json") {
+            fs::copy(&entry, folder.path().join(entry.file_name().unwrap())).unwrap();
+        }
+    }
+    let teacher = Teacher::open(TALES, Distillation::default()).unwrap();
+    let own = || Tokenizer::from_directory(folder.path()).unwrap();
+    teacher.check_tokenizer(&tokenizer(), &own()).unwrap();
+    let file = folder.path().join("tokenizer.json");
+    let mut json: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+    let names: Vec<String> = vocabulary.keys().skip(300).take(2).cloned().collect();
+    let ids = [&names[0], &names[1]].map(|name| vocabulary[name].clone());
+    vocabulary[&names[0]] = ids[1].clone();
+    vocabulary[&names[1]] = ids[0].clone();
+    fs::write(file, json.to_string()).unwrap();
+    let error = teacher.check_tokenizer(&tokenizer(), &own()).unwrap_err();
+    let expected = format!("has the token {} `", ids[0].as_u64().min(ids[1].as_u64()).unwrap());
+    assert!(error.to_string().contains(&expected), "{error}");
 }

@@ -26,6 +26,10 @@ pub struct Finetune {
     /// Directory with tokenizer.json [default: that of the model]
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
+    /// Files of .txt (a document each) or .jsonl (a document per line, as {"text": ".."}, or a
+    /// conversation, as {"messages": [..]}), or directories with such files
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    data: Vec<PathBuf>,
     /// Other text, as for --data, whose perplexity is printed before and after
     #[arg(long, value_name = "PATH", num_args = 1..)]
     eval_data: Vec<PathBuf>,
@@ -71,6 +75,7 @@ impl Finetune {
         let tokenizer = self.tokenizer.as_ref().unwrap_or(&self.model);
         let job = Job {
             args: &self.run,
+            data: &self.data,
             rate: self.lr.unwrap_or(if lora.is_some() { LORA_RATE } else { RATE }),
             decay: self.weight_decay,
             merge: self.merge || lora.is_none(),
@@ -84,6 +89,6 @@ impl Finetune {
             is_finetune: true,
             other: &self.eval_data,
         };
-        job.run(source)
+        job.run(source, None)
     }
 }

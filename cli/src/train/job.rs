@@ -3,16 +3,17 @@
 use super::{
     log::{Log, Speed, Trained},
     options::RunArgs,
+    sample::Prompt,
 };
 use crate::{
     counted, interrupt,
     model::{chosen, experimental_features, progress},
-    note, say,
+    note, printable, say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_train::{
-    Corpus, FolderLock, Lora, Progress, Score, Settings, Source, StepReport, Trainer, end_of_text,
-    latest, score,
+    Corpus, FolderLock, Lora, Progress, Score, Settings, Source, StepReport, Teacher, Trainer,
+    Writing, end_of_text, latest, score, write_text,
 };
 use bitnet_wgpu::{
     Context, ContextOptions,
@@ -34,6 +35,8 @@ const DATE: &str = "2024-07-26";
 /// A run of a training command.
 pub struct Job<'a> {
     pub args: &'a RunArgs,
+    /// Text, unless a teacher writes it.
+    pub data: &'a [PathBuf],
     pub rate: f32,
     pub decay: f32,
     pub lora: Option<Lora>,
@@ -49,10 +52,19 @@ pub struct Job<'a> {
     pub other: &'a [PathBuf],
 }
 
+/// A teacher, and how much it writes where no text is given.
+pub struct Tuition<'a> {
+    pub teacher: Teacher,
+    pub folder: &'a Path,
+    pub tokens: usize,
+}
+
 /// Text that is scored, and its losses.
 struct Scored {
     name: &'static str,
     text: Corpus,
+    /// By the teacher, if there is one.
+    teacher: Option<f64>,
     /// Before the run, if that is known.
     before: Option<f64>,
     /// By the trained model.
@@ -62,7 +74,7 @@ struct Scored {
 }
 
 impl Job<'_> {
-    pub fn run(&self, source: Source) -> Result<()> {
+    pub fn run(&self, source: Source, tuition: Option<Tuition<'_>>) -> Result<()> {
         let settings = self.settings(&source);
         settings.check(source.config())?;
         let parameters = source.parameters()?;
@@ -74,7 +86,12 @@ impl Job<'_> {
         let date = DATE.parse::<LocalTime>().context("the date of templates")?;
         let tokenizer = Tokenizer::from_directory(&self.tokenizer)?.with_chat_time(date);
         let end = end_of_text(&tokenizer, source.config(), &self.tokenizer)?;
-        let text = Corpus::read(&self.args.data, &tokenizer, end, settings.context)?;
+        let prompt = self.args.sample.as_ref();
+        let prompt = prompt.map(|text| Prompt::new(text, &tokenizer, end, settings.context));
+        let prompt = prompt.transpose()?;
+        let (context, written) = self.write_data(tuition.as_ref(), settings.context)?;
+        let data = if self.data.is_empty() { &written } else { self.data };
+        let text = Corpus::read(data, &tokenizer, end, settings.context)?;
         note_cut(&text);
         let held_out = self.args.held_out.unwrap_or_else(|| (text.windows() / 100).clamp(1, 64));
         let (text, held_out) = text.split(held_out)?;
@@ -87,8 +104,11 @@ impl Job<'_> {
         }
 
         let windows = counted(text.windows(), "window");
-        let context = self.open()?;
-        let mut trainer = Trainer::new(&context, source, text, settings)?;
+        let context = context.map_or_else(|| self.open(), Ok)?;
+        let mut trainer = match tuition {
+            Some(tuition) => Trainer::distil(&context, source, text, settings, tuition.teacher)?,
+            None => Trainer::new(&context, source, text, settings)?,
+        };
         self.resume(&mut trainer)?;
         self.score_before(&mut trainer, &mut scored)?;
         if !self.args.json {
@@ -99,10 +119,36 @@ impl Job<'_> {
                 scored[0].text.windows()
             ))?;
         }
-        let trained = self.train(&mut trainer, &scored[0].text)?;
+        let trained = self.train(&mut trainer, &scored[0].text, prompt.as_ref())?;
         let progress = trainer.progress();
         self.write(trainer, &context, &mut scored)?;
         self.report(progress, &trained, &scored, &context)
+    }
+
+    /// Lets the teacher write a text if there is no other, unless a checkpoint was made with one that
+    /// is there. Returns the device, if it was needed, and the file.
+    fn write_data(
+        &self,
+        tuition: Option<&Tuition<'_>>,
+        length: usize,
+    ) -> Result<(Option<Context>, Vec<PathBuf>)> {
+        let Some(tuition) = tuition.filter(|_| self.data.is_empty()) else {
+            return Ok((None, Vec::new()));
+        };
+        let file = self.args.out.join("teacher.jsonl");
+        let goes_on = self.args.resume && latest(self.checkpoints())?.is_some();
+        if goes_on && file.is_file() {
+            return Ok((None, vec![file]));
+        }
+        let context = self.open()?;
+        let bar = progress("writing text", "tokens");
+        bar.set_length(tuition.tokens as u64);
+        let writing = Writing { tokens: tuition.tokens, length, seed: self.args.seed };
+        write_text(tuition.folder, &context, &file, writing, |tokens| {
+            bar.set_position(tokens as u64);
+        })?;
+        bar.finish_and_clear();
+        Ok((Some(context), vec![file]))
     }
 
     fn settings(&self, source: &Source) -> Settings {
@@ -124,8 +170,11 @@ impl Job<'_> {
         format!("{adapter}: {millions:.2} M parameters, {:.2} M of adapters", own as f64 / 1e6)
     }
 
-    /// Scores text by the model as it was.
+    /// Scores text by the teacher, and by the model as it was.
     fn score_before(&self, trainer: &mut Trainer, scored: &mut [Scored]) -> Result<()> {
+        for scored in scored.iter_mut() {
+            scored.teacher = trainer.teacher_loss(&scored.text)?;
+        }
         // A checkpoint of all weights has no others.
         if !self.is_finetune || self.lora.is_none() && trainer.progress().step > 0 {
             return Ok(());
@@ -138,8 +187,8 @@ impl Job<'_> {
 
     /// Writes the model or the adapters, and scores text by what was trained and what was written.
     fn write(&self, trainer: Trainer, context: &Context, scored: &mut [Scored]) -> Result<()> {
-        if self.is_finetune {
-            for scored in scored.iter_mut() {
+        for scored in scored.iter_mut() {
+            if self.is_finetune || scored.teacher.is_some() {
                 scored.trained = trainer.loss(&scored.text)?;
             }
         }
@@ -194,7 +243,7 @@ impl Job<'_> {
             }
         }
         // The log and the model's files would be read as text.
-        let data = self.args.data.iter().map(|path| ("--data", path));
+        let data = self.data.iter().map(|path| ("--data", path));
         for (option, data) in data.chain(self.other.iter().map(|path| ("--eval-data", path))) {
             if data.canonicalize().is_ok_and(|data| real.starts_with(data)) {
                 bail!("--out {out} is in a directory of {option}: choose another output");
@@ -254,7 +303,12 @@ impl Job<'_> {
     }
 
     /// Takes the steps that are left.
-    fn train(&self, trainer: &mut Trainer, held_out: &Corpus) -> Result<Trained> {
+    fn train(
+        &self,
+        trainer: &mut Trainer,
+        held_out: &Corpus,
+        prompt: Option<&Prompt<'_>>,
+    ) -> Result<Trained> {
         let mut log = Log::open(&self.args.out.join("log.jsonl"), trainer.progress().step)?;
         let interrupted = interrupt::flag()?;
         let bar = progress("training", "steps");
@@ -279,8 +333,9 @@ impl Job<'_> {
             let mut shown = self.show(trainer, &report, &mut trained, &bar);
             if self.args.eval_every.is_some_and(|every| report.step.is_multiple_of(every)) {
                 let loss = trainer.loss(held_out)?;
-                log.add_evaluation(report.step, loss)?;
-                shown = shown.and_then(|()| self.show_evaluation(report.step, loss, &bar));
+                let sample = prompt.map(|prompt| prompt.continued(trainer)).transpose()?;
+                log.add_evaluation(report.step, loss, sample.as_deref())?;
+                shown = shown.and_then(|()| self.show_evaluation(report.step, loss, sample, &bar));
             }
             // A closed output ends the run as Ctrl-C does: with a checkpoint.
             let stopped = interrupted.load(Ordering::Relaxed) || shown.is_err();
@@ -302,12 +357,22 @@ impl Job<'_> {
         Ok(trained)
     }
 
-    fn show_evaluation(&self, step: u64, loss: f64, bar: &ProgressBar) -> Result<()> {
+    fn show_evaluation(
+        &self,
+        step: u64,
+        loss: f64,
+        sample: Option<String>,
+        bar: &ProgressBar,
+    ) -> Result<()> {
         if self.args.json {
             return Ok(());
         }
         let perplexity = loss.exp();
-        let line = format!("step {step:5}: held-out loss {loss:.4}, perplexity {perplexity:.2}\n");
+        let mut line =
+            format!("step {step:5}: held-out loss {loss:.4}, perplexity {perplexity:.2}\n");
+        if let Some(sample) = sample {
+            line += &format!("step {step:5}: {}\n", printable(&sample.replace('\n', "\\n")));
+        }
         Ok(bar.suspend(|| say(line))?)
     }
 
@@ -355,12 +420,12 @@ impl Job<'_> {
                 "held_out_loss": loss, "perplexity": perplexity, "held_out_tokens": tokens,
                 "tokens_per_second": trained.all.rate(), "adapter": context.capabilities().adapter,
             });
-            if self.is_finetune {
+            if self.is_finetune || all[0].teacher.is_some() {
                 object["scores"] = all.iter().map(Scored::json).collect();
             }
             return Ok(say(format!("{object}\n"))?);
         }
-        if self.is_finetune {
+        if self.is_finetune || all[0].teacher.is_some() {
             let what = if self.lora.is_some() { "with adapters" } else { "trained" };
             all.iter().try_for_each(|scored| say(scored.line(what)))?;
         }
@@ -406,7 +471,7 @@ fn note_cut(text: &Corpus) {
 
 impl Scored {
     fn new(name: &'static str, text: Corpus) -> Self {
-        Self { name, text, before: None, trained: f64::NAN, written: None }
+        Self { name, text, teacher: None, before: None, trained: f64::NAN, written: None }
     }
 
     /// Loss and tokens of the model that was written, or else of the one that was trained.
@@ -419,13 +484,14 @@ impl Scored {
 
     fn json(&self) -> Value {
         json!({
-            "text": self.name, "tokens": self.last().1, "loss_before": self.before,
-            "loss_trained": self.trained, "loss_written": self.written.map(|written| written.loss),
+            "text": self.name, "tokens": self.last().1, "loss_teacher": self.teacher,
+            "loss_before": self.before, "loss_trained": self.trained, "loss_written": self.written.map(|written| written.loss),
         })
     }
 
     fn line(&self, trained: &str) -> String {
         let mut parts = Vec::new();
+        parts.extend(self.teacher.map(|loss| format!("{:.2} of the teacher", loss.exp())));
         parts.extend(self.before.map(|loss| format!("{:.2} before", loss.exp())));
         parts.push(format!("{:.2} {trained}", self.trained.exp()));
         parts.extend(self.written.map(|written| format!("{:.2} as written", written.loss.exp())));

@@ -97,9 +97,13 @@ impl Log {
         self.write(&object)
     }
 
-    /// Adds the loss of held-out windows after a step.
-    pub fn add_evaluation(&mut self, step: u64, loss: f64) -> Result<()> {
-        self.write(&json!({"step": step, "held_out_loss": loss}))
+    /// Adds the loss of held-out windows after a step, and what the model writes then.
+    pub fn add_evaluation(&mut self, step: u64, loss: f64, sample: Option<&str>) -> Result<()> {
+        let mut object = json!({"step": step, "held_out_loss": loss});
+        if let Some(sample) = sample {
+            object["sample"] = sample.into();
+        }
+        self.write(&object)
     }
 
     fn write(&mut self, object: &Value) -> Result<()> {

@@ -1,11 +1,14 @@
-//! `bitnet train` and `bitnet finetune`: train a model on text.
+//! `bitnet train`, `bitnet finetune` and `bitnet distil`: train a model on text.
 
+mod distil;
 mod finetune;
 mod job;
 mod log;
 mod options;
 mod plot;
+mod sample;
 
+pub use distil::Distil;
 pub use finetune::Finetune;
 
 use anyhow::{Result, bail};
@@ -32,6 +35,10 @@ pub struct Train {
     /// Directory with tokenizer.json [default: that of --config or --init]
     #[arg(long, value_name = "DIR")]
     tokenizer: Option<PathBuf>,
+    /// Files of .txt (a document each) or .jsonl (a document per line, as {"text": ".."}, or a
+    /// conversation, as {"messages": [..]}), or directories with such files
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    data: Vec<PathBuf>,
     /// Largest learning rate of AdamW
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     lr: f32,
@@ -53,6 +60,7 @@ impl Train {
         let tokenizer = folders.into_iter().flatten().next().map_or(Path::new("."), |path| path);
         let job = Job {
             args: &self.run,
+            data: &self.data,
             rate: self.lr,
             decay: self.weight_decay,
             lora: None,
@@ -62,6 +70,6 @@ impl Train {
             is_finetune: false,
             other: &[],
         };
-        job.run(source)
+        job.run(source, None)
     }
 }

@@ -29,10 +29,6 @@ pub enum EmbeddingType {
 /// Options of all training commands.
 #[derive(Args)]
 pub struct RunArgs {
-    /// Files of .txt (a document each) or .jsonl (a document per line, as {"text": ".."}, or a
-    /// conversation, as {"messages": [..]}), or directories with such files
-    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
-    pub data: Vec<PathBuf>,
     /// Directory to write
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
@@ -94,6 +90,9 @@ pub struct RunArgs {
     /// Number of steps after which held-out windows are scored, and again [default: never]
     #[arg(long, value_name = "STEPS")]
     pub eval_every: Option<u64>,
+    /// Text that the model continues after held-out windows are scored, with its most likely tokens
+    #[arg(long, value_name = "PROMPT", requires = "eval_every")]
+    pub sample: Option<String>,
     /// Number of steps between two lines of output
     #[arg(long, value_name = "STEPS", default_value_t = 10)]
     pub log_every: u64,

@@ -180,6 +180,53 @@ fn a_model_is_finetuned_and_adapters_are_merged() {
     fails(&bad, "bad.jsonl:1: message 1: has no string `role`");
 }
 
+/// Its text is written by its teacher, which a run that goes on does not do again.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_student_is_distilled_and_resumes() {
+    let directory = Directory::new("distil");
+    let config = config(&directory);
+    let [teacher, whole, parts] = ["teacher", "whole", "parts"].map(|name| directory.path(name));
+    succeeds(&arguments(&config, &teacher));
+    let run = |out| {
+        let run = ["distil", &teacher, "--config", &config, "--out", out, "--steps", "4"];
+        let sizes = ["--batch", "2", "--context", "16", "--teacher-tokens", "400"];
+        let more =
+            ["--eval-every", "2", "--sample", "Once upon", "--save-every", "2", "--keep", "9"];
+        [&run[..], &sizes, &more].concat()
+    };
+    let report = json(&run(&whole));
+    let score = &report["scores"][0];
+    for name in ["loss_teacher", "loss_trained", "loss_written"] {
+        assert!((7.0..8.5).contains(&score[name].as_f64().unwrap()), "{report}");
+    }
+    let read = |out: &str, name: &str| fs::read(Path::new(out).join(name)).unwrap();
+    let log = String::from_utf8(read(&whole, "log.jsonl")).unwrap();
+    assert_eq!(log.matches("\"sample\":\"Once upon").count(), 2, "{log}");
+
+    let output = succeeds(&run(&parts));
+    assert!(output.contains(" of the teacher, ") && output.contains("step     2: Once upon"));
+    fs::remove_dir_all(Path::new(&parts).join("checkpoints/step-00000004")).unwrap();
+    let text = Path::new(&parts).join("teacher.jsonl");
+    let written = fs::metadata(&text).unwrap().modified().unwrap();
+    succeeds(&[&run(&parts)[..], &["--resume"]].concat());
+    assert_eq!(fs::metadata(&text).unwrap().modified().unwrap(), written);
+    for name in ["model.safetensors", "teacher.jsonl", "tokenizer.json"] {
+        assert!(read(&whole, name) == read(&parts, name), "{name} differs");
+    }
+    let other = [&run(&parts)[..], &["--resume", "--temperature", "3"]].concat();
+    fails(&other, "was made with another temperature");
+    // A checkpoint of a model whose config.json does not say that it is ternary.
+    let llama = fs::read_to_string(Path::new(&config).join("config.json")).unwrap();
+    let (plain, base) = (directory.path("llama"), directory.path("base"));
+    fs::create_dir_all(&plain).unwrap();
+    fs::write(Path::new(&plain).join("config.json"), llama.replace("bitnet", "llama")).unwrap();
+    succeeds(&arguments(&plain, &base));
+    let checkpoint = format!("{base}/checkpoints/step-00000006");
+    let floats = [&["distil", &checkpoint][..], &run(&parts)[2..]].concat();
+    fails(&floats, "has float weights, with which it writes no text: --data is needed");
+}
+
 #[test]
 #[ignore = "needs a GPU"]
 fn a_folder_has_one_run() {
@@ -230,6 +277,20 @@ fn impossible_runs_are_refused() {
         &[&without(&run, "--config")[..], &["--config", gemma]].concat(),
         "attention within a sliding window cannot be trained",
     );
+    let distil = |more: &[&'static str]| -> Vec<&str> {
+        [&["distil", TALES][..], &without(&run[1..], "--tokenizer"), more].concat()
+    };
+    fails(&distil(&["--temperature", "0"]), "the temperature is 0");
+    fails(&distil(&["--teacher-tokens", "9"]), "cannot be used with");
+    let long = ["--eval-every", "1", "--sample", "a b c d e f g h i j k l m n o p"];
+    fails(&distil(&long), "--sample: has ");
+    let narrow = directory.path("narrow");
+    fs::create_dir_all(&narrow).unwrap();
+    let json = fs::read_to_string(Path::new(&config).join("config.json")).unwrap();
+    let json = json.replace("2048", "2050");
+    fs::write(Path::new(&narrow).join("config.json"), json).unwrap();
+    let other = [&without(&distil(&[]), "--config")[..], &["--config", &narrow]].concat();
+    fails(&other, "has a vocab_size of 2048, and the student one of 2050");
     let output = bitnet(&without(&run, "--config")).output().unwrap();
     assert!(errors(&output).contains("--config <DIR>"), "{}", errors(&output));
     assert!(!Path::new(&out).join("model.safetensors").exists());

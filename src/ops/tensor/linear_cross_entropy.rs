@@ -250,7 +250,7 @@ impl Problem {
 }
 
 /// Columns of a chunk, at least one: whole tiles of a product where there is room for them.
-fn chunk(rows: usize, k: usize, vocabulary: usize, requested: Option<usize>) -> usize {
+pub(super) fn chunk(rows: usize, k: usize, vocabulary: usize, requested: Option<usize>) -> usize {
     let most = CHUNK_BYTES / 4 / rows.saturating_add(k).max(1);
     requested.unwrap_or(if most < 64 { most } else { most / 64 * 64 }).min(vocabulary).max(1)
 }

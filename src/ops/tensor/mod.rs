@@ -32,6 +32,8 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear_cross_entropy;
 #[cfg(feature = "train")]
 pub(crate) mod linear_cross_entropy_backward;
+#[cfg(feature = "train")]
+pub(crate) mod linear_distillation;
 pub(crate) mod matmul;
 pub(crate) mod matmul_int8;
 pub(crate) mod matmul_kernels;
@@ -68,6 +70,8 @@ family!(
     linear_cross_entropy,
     #[cfg(feature = "train")]
     linear_cross_entropy_backward,
+    #[cfg(feature = "train")]
+    linear_distillation,
     matmul,
     matmul_int8,
     max,
@@ -85,6 +89,7 @@ family!(
         #[cfg(feature = "train")] cross_entropy,
         #[cfg(feature = "train")] dropout,
         #[cfg(feature = "train")] linear_cross_entropy,
-        #[cfg(feature = "train")] linear_cross_entropy_backward;
+        #[cfg(feature = "train")] linear_cross_entropy_backward,
+        #[cfg(feature = "train")] linear_distillation;
     host: activations, unary
 );

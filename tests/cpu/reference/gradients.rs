@@ -344,6 +344,49 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
     }
 }
 
+#[test]
+fn gradients_of_linear_distillation_are_slopes() {
+    const K: [usize; 2] = [3, 2];
+    let mut rng = rng(64);
+    let [x, other] = K.map(|k| floats(&mut rng, 4 * k, 1.0));
+    let [w, other_w] = K.map(|k| floats(&mut rng, 6 * k, 1.0));
+    let (targets, dloss) = ([5, 0, 2, 3], floats(&mut rng, 4, 2.0));
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    let products = |x: &[f64], w: &[f64], k: usize| -> Vec<f64> {
+        w.chunks_exact(k).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+    };
+    for (temperature, share) in [(1.0, 1.0), (2.5, 0.75), (0.5, 0.25)] {
+        let made = reference::linear_distillation_backward(
+            (&x, &w, K[0]),
+            (&other, &other_w, K[1]),
+            &targets,
+            Some(2),
+            (temperature, share),
+            &dloss,
+        )
+        .unwrap();
+        let (t, share) = (f64::from(temperature), f64::from(share));
+        let logs = |logits: &[f64]| {
+            let scaled: Vec<f64> = logits.iter().map(|v| v / t).collect();
+            scaled.iter().map(|v| v - log_sum(&scaled)).collect::<Vec<_>>()
+        };
+        let loss = |x: &[f64], w: &[f64]| {
+            let of_row = |row: usize| {
+                let own = products(&x[row * K[0]..][..K[0]], w, K[0]);
+                let teacher = products(&wide(&other[row * K[1]..][..K[1]]), &wide(&other_w), K[1]);
+                let of_each = logs(&own).into_iter().zip(logs(&teacher));
+                let divergence: f64 = of_each.map(|(q, p)| p.exp() * (p - q)).sum();
+                let hard = log_sum(&own) - own[targets[row] as usize];
+                let loss = (1.0 - share) * hard + share * t * t * divergence;
+                if targets[row] == 2 { 0.0 } else { loss }
+            };
+            weighed((0..4).map(of_row), &dloss)
+        };
+        assert_gradient("linear_distillation, x", &x, &made.x, |x| loss(x, &wide(&w)));
+        assert_gradient("linear_distillation, w", &w, &made.w, |w| loss(&wide(&x), w));
+    }
+}
+
 /// Straight through the rounding, the gradient is that of what is rounded; of clipped numbers there
 /// is none.
 #[test]

@@ -206,6 +206,45 @@ fn matmul_int8_refuses_what_does_not_fit() {
 }
 
 #[test]
+fn linear_distillation_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let of = |rows: usize, columns: usize| unwritten(context, [rows, columns]);
+    let (x, w, teacher_x, teacher_w) = (of(2, 3), of(5, 3), of(2, 4), of(5, 4));
+    let (two, lse) = (unwritten(context, [2]), of(2, 3));
+    let [targets, more] = [2, 3].map(|len| context.upload(&vec![0u32; len], [len]).unwrap());
+    let (student, teacher) = ((&x, &w), (&teacher_x, &teacher_w));
+    let op = tensor::linear_distillation(student, teacher, &targets);
+    let (odd_rows, odd_words) = (of(3, 4), of(6, 4));
+    for (student, teacher, targets) in [
+        ((&x, &two), teacher, &targets),
+        ((&x, &teacher_w), teacher, &targets),
+        (student, (&odd_rows, &teacher_w), &targets),
+        (student, (&teacher_x, &odd_words), &targets),
+        (student, teacher, &more),
+    ] {
+        let op = tensor::linear_distillation(student, teacher, targets);
+        assert_shape(op.forward(&mut encoder));
+    }
+    for op in [op.chunk(0), op.temperature(0.0), op.temperature(f32::NAN), op.teacher_share(1.5)] {
+        assert_invalid(op.forward(&mut encoder));
+    }
+    assert_shape(op.backward(&mut encoder, &two, &two));
+    assert_shape(op.backward(&mut encoder, &lse, &lse));
+    for (dx, dw) in [(&w, &w), (&x, &x)] {
+        let (dx, dw) = (Out::set(dx), Some(Out::set(dw)));
+        assert_shape(op.backward_into(&mut encoder, &lse, &two, dx, dw));
+    }
+    assert!(encoder.is_empty());
+    let (head, other) = ((&[0.0; 6][..], &[0.0; 9][..], 3), (&[0.0; 4][..], &[0.0; 6][..], 2));
+    let made = |head, dloss: &[f32]| {
+        reference::linear_distillation_backward(head, other, &[0, 0], None, (1.0, 1.0), dloss)
+    };
+    assert!(matches!(made(head, &[0.0]), Err(Error::Length { .. })));
+    assert!(matches!(made((&[0.0; 5], head.1, 3), &[0.0; 2]), Err(Error::Length { .. })));
+}
+
+#[test]
 fn linear_cross_entropy_refuses_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");

@@ -1,8 +1,9 @@
 //! Exported models: the inference path computes the loss of training.
 
-use super::{TALES, config, context, ids, read, settings, trainer};
+use super::{TALES, bits, config, context, ids, read, settings, trainer};
 use bitnet_train::{Corpus, DenseElement, Error, LinearMode, Source, Trainer, score};
-use bitnet_wgpu::model::{Device, Model};
+use bitnet_wgpu::model::{Device, GenerateOptions, Model};
+use pollster::block_on;
 
 const VOCAB: usize = 2048;
 
@@ -61,6 +62,29 @@ fn training_starts_from_float_weights() {
     let again = begin().unwrap();
     for (a, b) in run.weights().iter().zip(again.weights()) {
         assert!(read(a) == read(b));
+    }
+}
+
+#[test]
+fn samples_are_what_inference_generates() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, _) = trained("llama", LinearMode::Int8);
+    let (path, before) = (folder.path().join("model"), bits(&run));
+    run.export(&path, TALES, DenseElement::F32).unwrap();
+    let model = Model::builder(&path).device(context()).text_check(false).build().unwrap();
+    let prompt = [5, 9, 3];
+    let options = GenerateOptions::default().max_tokens(5).ignore_eos(true);
+    let expected = block_on(model.generate_ids(&prompt, &options).unwrap().all()).unwrap().ids;
+    assert_eq!(run.sample(&prompt, 100, &[]).unwrap(), expected);
+    assert_eq!(run.sample(&prompt, 2, &[]).unwrap(), expected[..2]);
+    let at = expected.iter().position(|id| *id == expected[4]).unwrap();
+    assert_eq!(run.sample(&prompt, 5, &expected[4..]).unwrap(), expected[..at]);
+    assert!(bits(&run) == before);
+    for (prompt, problem) in
+        [(&[][..], "the prompt is 0"), (&[1; 8], "8; 1 to 7"), (&[2048], "a token")]
+    {
+        let error = run.sample(prompt, 1, &[]).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
     }
 }
 

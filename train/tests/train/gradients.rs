@@ -1,7 +1,7 @@
 //! Gradients of whole models against differences of their losses, with nothing quantized.
 
 use super::{config, ids, read, settings, trainer};
-use bitnet_train::{Corpus, LinearMode, Lora, Precision, Trainer};
+use bitnet_train::{Corpus, Distillation, LinearMode, Lora, Precision, Trainer};
 
 const VOCAB: usize = 23;
 
@@ -26,7 +26,7 @@ fn difference(trainer: &Trainer, text: &Corpus, parameter: usize, unit: &[f32]) 
     let loss = |steps: f32| {
         let moved: Vec<f32> = start.iter().zip(unit).map(|(w, u)| w + steps * STEP * u).collect();
         tensor.write(&moved).unwrap();
-        trainer.loss(text).unwrap()
+        trainer.objective(text).unwrap()
     };
     let near = loss(1.0) - loss(-1.0);
     let far = loss(2.0) - loss(-2.0);
@@ -106,6 +106,26 @@ fn gradients_of_adapters_are_slopes() {
     }
 }
 
+/// At a temperature that a wrong factor would show, and with a share of the text.
+#[test]
+fn gradients_of_students_are_slopes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, text) = (config("qwen3", VOCAB), ids(3 * 8 + 1, VOCAB as u32, 7));
+    let text = Corpus::from_ids(text, 8).unwrap();
+    let mut one = settings(1, LinearMode::Dense);
+    one.batch = 3;
+    let mut teacher = trainer(&json, text.clone(), one.clone()).unwrap();
+    let teacher = teacher.save(folder.path(), 1).unwrap();
+    let mut mix = Distillation::default();
+    (mix.temperature, mix.share) = (2.5, 0.75);
+    one.seed = 1;
+    let student = super::distil::student("llama", text.clone(), one, (&teacher, mix)).unwrap();
+    student.compute_gradients_of(&text).unwrap();
+    let (worst, widest) = slopes("student", &student, &text);
+    println!("{worst:.2} of the bound, which is at most {widest:.3} of a gradient");
+    assert!(widest < 0.2, "{widest}");
+}
+
 /// Questions and padding have no part in the loss and its gradients.
 #[test]
 fn gradients_of_answers_are_slopes() {
@@ -149,7 +169,7 @@ fn ternary_gradients_are_those_of_dense_weights() {
 }
 
 /// The norm of a difference of gradients is at most this share of the gradient's.
-fn assert_gradients_near(one: &Trainer, other: &Trainer, windows: &[&[u32]], bound: f32) {
+pub fn assert_gradients_near(one: &Trainer, other: &Trainer, windows: &[&[u32]], bound: f32) {
     one.compute_gradients(windows).unwrap();
     other.compute_gradients(windows).unwrap();
     for (i, info) in one.parameters().iter().enumerate() {

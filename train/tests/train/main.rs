@@ -1,5 +1,6 @@
 //! Training on a GPU: gradients, bits, checkpoints, exported models.
 
+mod distil;
 mod export;
 mod finetune;
 mod gradients;

@@ -27,6 +27,7 @@ pub const CASES: &[Case] = &[
     case("tensor::layer_norm_backward", layer_norm_backward),
     case("tensor::linear_cross_entropy", linear_cross_entropy),
     case("tensor::linear_cross_entropy_backward", linear_cross_entropy_backward),
+    case("tensor::linear_distillation", linear_distillation),
     case("tensor::matmul, one row", |t| matmul::<f32>(t, 1)),
     case("tensor::matmul, many rows", |t| matmul::<f32>(t, 67)),
     half("tensor::matmul, f16", |t| matmul::<f16>(t, 67)),
@@ -370,6 +371,38 @@ fn linear_cross_entropy_backward(t: &mut Trial) -> Result<()> {
     let gradients = op.backward(&mut t.encoder, &lse, &dloss_there)?;
     let expected =
         reference::linear_cross_entropy_backward(&x, &w, k, &targets, None, 0.0, &dloss)?;
+    t.near(&gradients.x, &expected.x, GRADIENT);
+    t.near(&gradients.w, &expected.w, GRADIENT);
+    Ok(())
+}
+
+/// At a temperature of 2, and with a target's share.
+const MIX: (f32, f32) = (2.0, 0.7);
+
+fn linear_distillation(t: &mut Trial) -> Result<()> {
+    let [m, k, n] = HEAD;
+    let [x, teacher_x] = [(); 2].map(|()| t.floats(m * k));
+    let [w, teacher_w] = [(); 2].map(|()| t.floats(n * k));
+    let (targets, dloss) = (t.ids(m, n as u32), t.floats(m));
+    let there = |numbers: &[f32], rows| t.context.upload(numbers, [rows, k]);
+    let student = (there(&x, m)?, there(&w, n)?);
+    let teacher = (there(&teacher_x, m)?, there(&teacher_w, n)?);
+    let (targets_there, dloss_there) =
+        (t.context.upload(&targets, [m])?, t.context.upload(&dloss, [m])?);
+    let op = tensor::linear_distillation(
+        (&student.0, &student.1),
+        (&teacher.0, &teacher.1),
+        &targets_there,
+    );
+    let op = op.temperature(MIX.0).teacher_share(MIX.1).chunk(CHUNK);
+    let made = op.forward(&mut t.encoder)?;
+    let gradients = op.backward(&mut t.encoder, &made.lse, &dloss_there)?;
+    let (student, teacher) = ((&*x, &*w, k), (&*teacher_x, &*teacher_w, k));
+    let expected = reference::linear_distillation(student, teacher, &targets, None, MIX)?;
+    t.near(&made.loss, &expected.loss, SUM);
+    t.near(&made.lse, &expected.lse, SUM);
+    let expected =
+        reference::linear_distillation_backward(student, teacher, &targets, None, MIX, &dloss)?;
     t.near(&gradients.x, &expected.x, GRADIENT);
     t.near(&gradients.w, &expected.w, GRADIENT);
     Ok(())

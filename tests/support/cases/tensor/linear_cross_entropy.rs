@@ -64,17 +64,27 @@ struct Problem {
 
 /// A sum: its value, what its parts may be off, and their sizes.
 #[derive(Clone, Copy, Default)]
-struct Sum([f64; 3]);
+pub(super) struct Sum([f64; 3]);
 
 impl Sum {
-    fn add(&mut self, part: Near, factor: f32) {
+    pub fn add(&mut self, part: Near, factor: f32) {
         let (value, error) = (part.exact * f64::from(factor), part.error * f64::from(factor).abs());
         self.0 = [self.0[0] + value, self.0[1] + error, self.0[2] + value.abs() + error];
     }
 
-    fn near(self, roundings: usize) -> Near {
+    pub fn near(self, roundings: usize) -> Near {
         Near { exact: self.0[0], error: self.0[1] + U * roundings as f64 * self.0[2] + 1e-35 }
     }
+}
+
+/// The products of a row with the rows of `w`: a rounding for each product and sum.
+pub(super) fn logits(x: &[f32], w: &[f32]) -> Vec<Near> {
+    let logit = |w: &[f32]| {
+        let mut sum = Sum::default();
+        x.iter().zip(w).for_each(|(&x, &w)| sum.add(Near::exactly(x), w));
+        sum.near(x.len() + 1)
+    };
+    w.chunks_exact(x.len()).map(logit).collect()
 }
 
 impl Problem {
@@ -91,23 +101,11 @@ impl Problem {
         Self { shape, options, chunk, x, w, targets, dloss: floats(&mut rng, rows, 3.0) }
     }
 
-    /// The logits of a row: a rounding for each product and sum.
-    fn logits(&self, row: usize) -> Vec<Near> {
-        let [_, k, vocabulary] = self.shape;
-        let logit = |column: usize| {
-            let mut sum = Sum::default();
-            let x = &self.x[row * k..][..k];
-            x.iter()
-                .zip(&self.w[column * k..][..k])
-                .for_each(|(&x, &w)| sum.add(Near::exactly(x), w));
-            sum.near(k + 1)
-        };
-        (0..vocabulary).map(logit).collect()
-    }
-
     /// The loss of a row, its lse, and the gradients of its logits.
     fn row(&self, row: usize) -> (Near, Near, Vec<Near>) {
-        let (logits, target, n) = (self.logits(row), self.targets[row], self.shape[2] as f64);
+        let [_, k, vocabulary] = self.shape;
+        let (logits, target) = (logits(&self.x[row * k..][..k], &self.w), self.targets[row]);
+        let n = vocabulary as f64;
         let smoothing = f64::from(self.options.1);
         let largest = logits.iter().map(|x| x.exact).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = logits.iter().map(|x| (x.exact - largest).exp()).collect();

@@ -10,6 +10,7 @@ pub(super) mod epilogue;
 mod gather;
 mod layer_norm;
 mod linear_cross_entropy;
+mod linear_distillation;
 mod matmul;
 mod matmul_int8;
 mod max;
@@ -43,6 +44,7 @@ pub const OPS: Family = &[
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndReference, layer_norm::cases),
     ("tensor::linear_cross_entropy", WgslAndReference, linear_cross_entropy::cases),
+    ("tensor::linear_distillation", WgslAndReference, linear_distillation::cases),
     ("tensor::matmul", KernelsAndReference, matmul::cases),
     ("tensor::matmul_int8", Kernels, matmul_int8::cases),
     ("tensor::matmul_with", Kernels, matmul::finished),
