@@ -135,7 +135,7 @@ fn compare(context: &Context, op: &str, numbers: usize) -> Result<Value> {
     let (cpu, gpu): (Call, Call) =
         (Box::new(|| operands.on_cpu(op)), Box::new(|| operands.on_gpu(op)));
     let by: Vec<Call> =
-        autos.iter().map(|auto| Box::new(|| operands.by(auto, op)) as Call).collect();
+        autos.iter().map(|auto| Box::new(move || operands.by(auto, op)) as Call).collect();
     let ([cpu, gpu, auto_cpu, auto_gpu, auto], ran) = time([&cpu, &gpu, &by[0], &by[1], &by[2]])?;
     let over = |auto: f64, direct: f64| {
         let (percent, ns) = (100.0 * (auto / direct - 1.0), 1e3 * (auto - direct));
