@@ -9,9 +9,6 @@ pub mod cache {
     pub const MOST_BYTES: u64 = 64 << 20;
     /// The largest file of choices that is read: all of them take some 600 bytes.
     pub const MOST_TUNING: u64 = 16 << 10;
-    /// The largest file of what calls took: that of each size of each op on both sides.
-    #[cfg(feature = "auto")]
-    pub const MOST_COSTS: u64 = 256 << 10;
 }
 
 pub mod partial_files {

@@ -5,7 +5,7 @@
 //! AVX-VNNI or AVX2 on x86-64, matrix or dot products of NEON on AArch64, plain loops elsewhere.
 //!
 //! Results are bit-identical to [`reference`](crate::reference), except for [`silu`] (within two
-//! units in the last place) and [`softmax`] (within one). Without SiLU and GELU, [`BitLinear`] is
+//! units in the last place), [`softmax`] and [`layer_norm`] (within one). Without SiLU and GELU, [`BitLinear`] is
 //! bit-identical to the GPU too. No result depends on the instruction set or on the number of
 //! threads.
 //!
@@ -45,6 +45,8 @@ pub use attention::{attention, rope};
 pub use cache::KvCache;
 pub use linear::BitLinear;
 pub use matmul::matmul;
-pub use ops::{add, dense_gemv, embed_ternary, gelu, mul, relu2, rms_norm, silu, softmax, sum};
+pub use ops::{
+    add, dense_gemv, embed_ternary, gelu, layer_norm, mul, relu2, rms_norm, silu, softmax, sum,
+};
 pub use quantize::{quantize_activations, quantize_weights};
 pub use threads::Threads;

@@ -19,6 +19,9 @@ const MANY: usize = 1 << 16;
 const SOME: usize = 1 << 14;
 const FEW: usize = 1 << 11;
 
+/// Sums side by side, for vectors.
+const SUMS: usize = 16;
+
 /// Returns a + b, number by number. Bit-identical to [`reference::add`](crate::reference::add).
 ///
 /// # Errors
@@ -99,6 +102,55 @@ pub fn rms_norm(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
     Ok(y)
 }
 
+/// Returns the layer norm of rows: (x - mean) / sqrt(variance + eps) · weight + bias. Computed in
+/// `f64`, as [`reference::layer_norm`](crate::reference::layer_norm): within a unit in the last
+/// place, or within 2^-40 of weight and bias where these cancel out.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows of as many numbers as `weight` and `bias` have.
+pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Result<Vec<f32>> {
+    let columns = whole_rows(x, weight.len())?;
+    if bias.len() != weight.len() {
+        return Err(Error::Length { shape: [weight.len()].into(), found: bias.len() });
+    }
+    let mut y = x.to_vec();
+    by_chunks(&mut y, rows_of(columns, SOME), |_, y| {
+        y.chunks_exact_mut(columns).for_each(|row| layer_norm_row(row, weight, bias, eps));
+    });
+    Ok(y)
+}
+
+#[multiversion::multiversion(targets = "simd")]
+fn layer_norm_row(row: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let count = row.len() as f64;
+    let mean = sum_by_lanes(row, f64::from) / count;
+    let variance = sum_by_lanes(row, |v| (f64::from(v) - mean).powi(2)) / count;
+    let inverse = 1.0 / (variance + f64::from(eps)).sqrt();
+    for ((v, &w), &b) in row.iter_mut().zip(weight).zip(bias) {
+        *v = ((f64::from(*v) - mean) * inverse * f64::from(w) + f64::from(b)) as f32;
+    }
+}
+
+/// Returns Σ `of` each number, by sums side by side.
+#[inline(always)]
+fn sum_by_lanes(row: &[f32], of: impl Fn(f32) -> f64) -> f64 {
+    let mut sums = [0f64; SUMS];
+    let (whole, rest) = row.as_chunks::<SUMS>();
+    for numbers in whole {
+        for i in 0..SUMS {
+            sums[i] += of(numbers[i]);
+        }
+    }
+    let mut sum = 0.0;
+    for partial in sums {
+        sum += partial;
+    }
+    for &v in rest {
+        sum += of(v);
+    }
+    sum
+}
+
 /// Multiplies `x` `[tokens, columns]` by a dense matrix `[rows, columns]`, and returns
 /// `[tokens, rows]`. Bit-identical to [`reference::dense_gemv`](crate::reference::dense_gemv).
 ///
@@ -167,8 +219,6 @@ fn pairs(a: &[f32], b: &[f32], op: fn(&mut [f32], &[f32])) -> Result<Vec<f32>> {
 /// Computes in doubles, as the reference does. Below e^-200 nothing is left in a float.
 #[multiversion::multiversion(targets = "simd")]
 fn softmax_row(row: &mut [f32]) {
-    /// Sums side by side.
-    const SUMS: usize = 16;
     let mut maxima = [f32::MIN; SUMS];
     let (whole, rest) = row.as_chunks::<SUMS>();
     for numbers in whole {
@@ -180,19 +230,7 @@ fn softmax_row(row: &mut [f32]) {
     for &v in maxima.iter().chain(rest) {
         largest = largest.max(v);
     }
-    let mut sums = [0f64; SUMS];
-    for numbers in whole {
-        for i in 0..SUMS {
-            sums[i] += weight(numbers[i] - largest);
-        }
-    }
-    let mut sum = 0.0;
-    for partial in sums {
-        sum += partial;
-    }
-    for &v in rest {
-        sum += weight(v - largest);
-    }
+    let sum = sum_by_lanes(row, |v| weight(v - largest));
     for v in row {
         *v = (weight(*v - largest) / sum) as f32;
     }
@@ -346,6 +384,24 @@ mod tests {
     }
 
     #[test]
+    fn layer_norms_are_within_a_unit() {
+        let mut rng = StdRng::seed_from_u64(16);
+        for (rows, columns) in [(0, 4), (1, 1), (3, 65), (40, 640), (2, 20_000), (7, 16)] {
+            let [x, weight, bias] =
+                [rows * columns, columns, columns].map(|count| finite(&mut rng, count));
+            let expected = reference::layer_norm(&x, &weight, &bias, 1e-5).unwrap();
+            let found = layer_norm(&x, &weight, &bias, 1e-5).unwrap();
+            assert_eq!(found.len(), expected.len());
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let sizes = weight[i % columns].abs() * (columns as f32).sqrt();
+                let cancelled = 2f32.powi(-40) * (sizes + bias[i % columns].abs());
+                let near = found.to_bits().abs_diff(expected.to_bits()) <= 1;
+                assert!(near || (found - expected).abs() <= cancelled, "{found}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
     fn results_do_not_depend_on_threads() {
         let mut rng = StdRng::seed_from_u64(15);
         let x = finite(&mut rng, 200_000);
@@ -363,6 +419,8 @@ mod tests {
         assert!(length(add(&five, &five[1..])) && length(mul(&five, &[])));
         assert!(length(softmax(&five, 2)) && length(softmax(&five, 0)));
         assert!(length(rms_norm(&five, &[1.0; 3], 0.0)) && length(rms_norm(&five, &[], 0.0)));
+        assert!(length(layer_norm(&five, &[1.0; 3], &[1.0; 3], 0.0)));
+        assert!(length(layer_norm(&five, &five, &[1.0; 3], 0.0)));
         assert!(softmax(&[], 0).unwrap().is_empty());
         let table = PackedDense::from_f32(2, 3, &[0.0; 6]).unwrap();
         assert!(length(dense_gemv(&five, &table)));

@@ -1,7 +1,7 @@
 //! Compiled kernels in a folder: what a driver made of a kernel, in a file of its own, by the name
 //! of all that it depends on. A file that is not what was written there is not used, and neither
 //! that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps
-//! what was measured in files of the same form, and so does `auto`.)
+//! what was measured in files of the same form.)
 
 use crate::{
     error::{Error, Result, at},

@@ -171,8 +171,7 @@ impl ContextOptions {
     ///
     /// What was measured on the device by `bitnet tune`, and written by
     /// [`Context::save_tuning`](crate::Context::save_tuning), is read from the folder with any
-    /// backend, and kernels are chosen by it: `Capabilities::tuning`. So is what
-    /// `auto::Auto::save_measurements` wrote, by each `Auto` that is made.
+    /// backend, and kernels are chosen by it: `Capabilities::tuning`.
     ///
     /// A driver does not check compiled kernels. So on Unix, a folder that belongs to another user
     /// than this one or root, or that others may write to, is not used, and the log has a warning. A
