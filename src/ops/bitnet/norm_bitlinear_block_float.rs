@@ -441,9 +441,20 @@ mod tests {
             (1, 16),
         ];
         for (rows, expected) in matrices {
-            assert_eq!(rows_of_workgroup(rows, 0, &gpu), expected, "{rows}");
+            assert_eq!(rows_of_workgroup(rows, Form::Packed, &gpu), expected, "{rows}");
             // As counted for Apple's GPUs.
-            assert_eq!(rows_of_workgroup(rows, 1, &gpu), 64, "{rows}");
+            assert_eq!(rows_of_workgroup(rows, Form::Floats, &gpu), 64, "{rows}");
+        }
+        // Ternary-Bonsai-27B: q + k + v + z, o and down, gate + up; then as many as there may be.
+        let large = [
+            (16_384, (44, 132)),
+            (5120, (40, 40)),
+            (34_816, (48, 288)),
+            (1 << 20, (48, 384)),
+            (1, (4, 4)),
+        ];
+        for (rows, expected) in large {
+            assert_eq!(spans_of_workgroup(rows, &gpu), expected, "{rows}");
         }
     }
 }
