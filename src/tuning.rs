@@ -130,8 +130,9 @@ table! {
     FusedBlockFloatLargeWeights = "fused_block_float_large_weights" in 0..=NEVER; 28_000_000, NEVER, NEVER;
     /// This many workgroups of those dispatches keep a GPU busy; each prepares the row once again,
     /// so more rows are given to each where there would be more of them. H200: "A decoding step in
-    /// few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups
-    /// have half as many threads, twice as many; of large matrices, whose workgroups have twice as many, half of it: "Float activations in one dispatch".
+    /// few dispatches", and "Batches, drafts and prompts". Of float activations twice as many, whose
+    /// workgroups have half as many threads: "Float activations in one dispatch". Of large matrices
+    /// half as many, whose workgroups have twice as many.
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
     /// Workgroups below which attention splits the positions (KV splits), each split in workgroups
     /// of its own. H200: "Attention whose loads are on their way together", "How kernels are
