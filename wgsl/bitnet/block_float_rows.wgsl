@@ -38,3 +38,9 @@ fn add_words(sums: Sums, rows: Rows, i: u32, high: vec4<u32>, middle: vec4<u32>,
 fn joined(sums: Sums) -> vec4<i32> {
     return bitcast<vec4<i32>>((sums.high << vec4<u32>(16u)) + (sums.middle << vec4<u32>(8u)) + sums.low);
 }
+
+// The group of a block. A quotient takes long, and is rarely needed.
+fn group_of(block: u32) -> u32 {
+    if params.group_blocks == 1u { return block; }
+    return block / params.group_blocks;
+}

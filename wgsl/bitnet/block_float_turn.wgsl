@@ -1,4 +1,4 @@
-// For norm_bitlinear_block_float.wgsl and norm_bitlinear_block_float_large.wgsl: what they bind, and what a thread loads. They define `params`.
+// For norm_bitlinear_block_float.wgsl and norm_bitlinear_block_float_large.wgsl: what they bind, and what a thread loads. They define `params`, and a part before them `group_of`, the group of a block.
 @group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
 @group(0) @binding(2) var<storage, read> source: array<vec4<f32>>;
@@ -34,9 +34,7 @@ fn load_turn(first: u32, block: u32, lane: u32) -> Turn {
     let rows = vec4<u32>(
         matrix_row(min(first, last)), matrix_row(min(first + 1u, last)), matrix_row(min(first + 2u, last)), matrix_row(min(first + 3u, last)));
     let scaled = select(rows.xy, rows.zw, (lane & 1u) != 0u) * params.groups;
-    var of_group = min(block + lane / 2u, params.blocks - 1u);
-    // A quotient takes long, and is rarely needed.
-    if params.group_blocks != 1u { of_group /= params.group_blocks; }
+    let of_group = group_of(min(block + lane / 2u, params.blocks - 1u));
     return Turn(
         load_rows(rows * (params.words / 4u), 2u * block + lane), vec2<f32>(w_scale[scaled.x + of_group], w_scale[scaled.y + of_group]));
 }

@@ -24,3 +24,5 @@ fn of_block(rows: Rows, lane: u32, odd: bool, unit: vec2<f32>, ids: Ids) -> vec2
     let whole = half + bitcast<vec4<f32>>(neighbours(bitcast<vec4<u32>>(half), ids));
     return select(whole.xy, whole.zw, odd);
 }
+
+fn group_of(block: u32) -> u32 { return block / params.group_blocks; }
