@@ -112,41 +112,42 @@ fn norm_bitlinear_block_float(criterion: &mut Criterion) {
 
 /// Rotation, cache and attention of a token after this many, in caches of 16 bits where the device
 /// has them, of 30 layers in turn: with shares that the last workgroup brings together, where the
-/// device can, and in two dispatches.
+/// device can, and in two dispatches. Heads of BitNet b1.58 2B4T, of Ternary-Bonsai-1.7B and 8B.
 fn attention(criterion: &mut Criterion) {
-    const SHAPE: AttentionShape = AttentionShape { heads: 20, kv_heads: 5, head_dim: 128 };
     const CAPACITY: usize = 4096;
     let (device, _) = device();
     let mut group = timing::group(criterion, "attention");
     let (element, bytes) =
         if device.capabilities().f16 { (Element::F16, 2) } else { (Element::F32, 4) };
     let copies = if device.capabilities().software { 1 } else { 30 };
-    for (name, context) in [
-        ("as it is", device.clone()),
-        ("two dispatches", device.restricted(|c| c.device_barriers = false)),
-    ] {
-        let caches: Vec<_> = (0..copies)
-            .map(|_| KvCache::new(&context, SHAPE, 1, CAPACITY, element).expect("it fits"))
-            .collect();
-        let qkv = context
-            .upload(&floats(&mut rng(1), SHAPE.row(), 1.0), [1, SHAPE.row()])
-            .expect("it fits");
-        let angles = transformer::rope_angles(&vec![0.5; SHAPE.head_dim / 2], CAPACITY);
-        let angles = context.upload(&angles, [CAPACITY, SHAPE.head_dim / 2, 2]).expect("it fits");
-        let y = Tensor::<f32>::zeros(&context, [1, SHAPE.heads * SHAPE.head_dim]).expect("it fits");
-        for past in [0, 63, 255, 1023, 2047] {
-            let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
-            let new = CachePositions::new(&runs, 1);
-            let mut encoder = context.encoder("attention");
-            for cache in &caches {
-                transformer::attention(&qkv, new, cache)
-                    .rope(&angles)
-                    .max_len(past + 1)
-                    .forward_into(&mut encoder, &y)
-                    .expect("it attends");
+    let two = device.restricted(|c| c.device_barriers = false);
+    for (heads, kv_heads) in [(20, 5), (16, 8), (32, 8)] {
+        let shape = AttentionShape { heads, kv_heads, head_dim: 128 };
+        for (name, context) in [("as it is", device), ("two dispatches", &two)] {
+            let caches: Vec<_> = (0..copies)
+                .map(|_| KvCache::new(context, shape, 1, CAPACITY, element).expect("it fits"))
+                .collect();
+            let qkv = floats(&mut rng(1), shape.row(), 1.0);
+            let qkv = context.upload(&qkv, [1, shape.row()]).expect("it fits");
+            let angles = transformer::rope_angles(&vec![0.5; shape.head_dim / 2], CAPACITY);
+            let angles =
+                context.upload(&angles, [CAPACITY, shape.head_dim / 2, 2]).expect("it fits");
+            let y = Tensor::<f32>::zeros(context, [1, heads * shape.head_dim]).expect("it fits");
+            for past in [0, 63, 255, 1023, 2047, 4095] {
+                let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
+                let new = CachePositions::new(&runs, 1);
+                let mut encoder = context.encoder("attention");
+                for cache in &caches {
+                    transformer::attention(&qkv, new, cache)
+                        .rope(&angles)
+                        .max_len(past + 1)
+                        .forward_into(&mut encoder, &y)
+                        .expect("it attends");
+                }
+                let read = 2 * (past + 1) * kv_heads * shape.head_dim * bytes;
+                let parameter = format!("{heads} heads of {kv_heads} after {past}");
+                bench(&mut group, name, &parameter, &encoder.finish(), copies, read);
             }
-            let read = 2 * (past + 1) * SHAPE.kv_heads * SHAPE.head_dim * bytes;
-            bench(&mut group, name, &format!("after {past}"), &encoder.finish(), copies, read);
         }
     }
 }
