@@ -56,6 +56,9 @@ internal_fields! {
         /// where memory is shared, on devices with wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and
         /// in memory that is reused, the device copies them.
         writes_in_place: bool,
+        /// Whether all tensors are in memory that the processor reads and writes in place, as
+        /// `Tensor::map` does: on Apple GPUs and software adapters, where that is how all memory is.
+        maps_in_place: bool,
         /// The most workgroups in one dimension of a dispatch.
         max_workgroups: u32,
         /// The most threads of a workgroup.
@@ -87,11 +90,14 @@ impl Capabilities {
         // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have
         // others.
         let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
+        let writes_in_place = unified_memory(info.device_type, apple) == Some(true)
+            && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+        let software = info.device_type == wgpu::DeviceType::Cpu;
         Self {
             adapter: info.name.clone(),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             backend: info.backend,
-            software: info.device_type == wgpu::DeviceType::Cpu,
+            software,
             apple,
             languages: if msl {
                 &[ShaderLanguage::Wgsl, ShaderLanguage::Msl]
@@ -106,13 +112,13 @@ impl Capabilities {
             matrix_elements: false,
             // lavapipe expands it: what multiplies f16 or two numbers at once is faster
             // (benches/notes/measurements.md).
-            fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
+            fast_packed_dot: !apple && !software,
             f16_subnormals: false,
             fused_multiply_add: false,
             device_barriers: info.backend == wgpu::Backend::Vulkan,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            writes_in_place: unified_memory(info.device_type, apple) == Some(true)
-                && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            writes_in_place,
+            maps_in_place: writes_in_place && (apple || software),
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their
             // parameters, rest on it.
             max_binding_bytes: limits
@@ -142,6 +148,7 @@ impl Capabilities {
         new.matrix_elements &= self.matrix_elements;
         new.timestamps &= self.timestamps;
         new.writes_in_place &= self.writes_in_place;
+        new.maps_in_place &= self.maps_in_place;
         new.f16_subnormals &= self.f16_subnormals;
         new.fused_multiply_add &= self.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(self.max_binding_bytes);
@@ -175,6 +182,7 @@ impl Capabilities {
             device_barriers: !apple,
             timestamps: true,
             writes_in_place: apple,
+            maps_in_place: apple,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
             max_workgroup_threads: 1024,
@@ -318,13 +326,14 @@ mod tests {
         let of = |kind, features| {
             let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);
             let none = Matrices { known: Vec::new(), int8: Vec::new() };
-            Capabilities::of(&info, features, &wgpu::Limits::default(), &none, false)
-                .writes_in_place
+            let found = Capabilities::of(&info, features, &wgpu::Limits::default(), &none, false);
+            [found.writes_in_place, found.maps_in_place]
         };
         assert_eq!(
             [Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| of(kind, mappable)),
-            [true, true, false, false]
+            [[true; 2], [true, false], [false; 2], [false; 2]]
         );
-        assert!(!of(IntegratedGpu, wgpu::Features::empty()), "a device that was opened without");
+        let without = of(IntegratedGpu, wgpu::Features::empty());
+        assert_eq!(without, [false; 2], "a device that was opened without");
     }
 }

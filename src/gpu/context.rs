@@ -273,6 +273,11 @@ impl Context {
         self.shared.waits.wait(Some(index))
     }
 
+    /// Sees to the callbacks of work that is done.
+    pub(super) fn progress(&self) -> Result<()> {
+        self.shared.waits.progress()
+    }
+
     /// A context whose tensors are counted and not made, and whose work is checked and not
     /// recorded.
     #[cfg(feature = "models")]
@@ -471,6 +476,7 @@ impl Context {
         if self.plan().is_some() {
             return Ok(());
         }
+        buffer.check_unmapped("write")?;
         buffer.mark_written();
         let _call = self.uploading(data.len() as u64);
         let (words, tail) = data.split_at(data.len() & !3);

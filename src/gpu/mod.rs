@@ -15,6 +15,7 @@ pub(crate) mod out;
 pub(crate) mod recording;
 pub(crate) mod setup;
 pub(crate) mod tensor;
+mod tensor_map;
 pub(crate) mod trace;
 pub(crate) mod transfer;
 

@@ -249,6 +249,7 @@ impl Recording {
 
     /// Runs some of its steps once.
     pub(crate) fn submit_range(&self, range: Range<usize>) -> Result<Submission> {
+        self.check_unmapped(range.clone())?;
         let index = self.context.submit_parts(self.label, &self.parts(range))?;
         Ok(Submission { context: self.context.clone(), index })
     }
@@ -288,7 +289,14 @@ impl Recording {
         if !tensor.context().same_device(&self.context) {
             return Err(Error::other_device(self.label, "the tensor to read"));
         }
+        self.check_unmapped(begin..self.steps.len())?;
         Ok(tensor.read_after(self.label, &self.parts(begin..self.steps.len())))
+    }
+
+    /// Refuses tensors that are mapped, before anything is submitted.
+    fn check_unmapped(&self, range: Range<usize>) -> Result<()> {
+        let mut bound = self.steps[range].iter().flat_map(|step| &step.bound);
+        bound.try_for_each(|(buffer, _)| buffer.check_unmapped(self.label))
     }
 
     /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command

@@ -4,7 +4,7 @@ use super::{
     context::Context,
     execute::submissions::SubmissionPart,
     memory::pool::Pooled,
-    transfer::{readback, upload::UploadStream},
+    transfer::{mapping, readback, upload::UploadStream},
 };
 use crate::{
     element::{Element, ElementType},
@@ -23,7 +23,7 @@ const FEW: usize = 4 << 20;
 /// This many bytes, where the host may write them to where they stay.
 const IN_PLACE: u64 = 64 << 10;
 
-const UNWRITTEN: &str = "nothing that was submitted has written this tensor: submit the encoder or recording that does, or create it by `Tensor::zeros` or `Context::upload`";
+pub(super) const UNWRITTEN: &str = "nothing that was submitted has written this tensor: submit the encoder or recording that does, or create it by `Tensor::zeros` or `Context::upload`";
 
 /// Chunks of a tensor that are on their way to the host.
 const PIECES: usize = 2;
@@ -52,6 +52,12 @@ pub struct Tensor<T> {
     element: PhantomData<T>,
 }
 
+/// How the buffer of a tensor is used.
+fn usage(context: &Context) -> wgpu::BufferUsages {
+    let mapped = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
+    if context.capabilities().maps_in_place { STORAGE | mapped } else { STORAGE }
+}
+
 const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
@@ -63,7 +69,7 @@ impl<T: ElementType> Tensor<T> {
     /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and
     /// [`Error::OutOfMemory`], which list what is live.
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
-        Self::of_usage(context, shape.into(), STORAGE)
+        Self::of_usage(context, shape.into(), usage(context))
     }
 
     fn of_usage(context: &Context, shape: Shape, usage: wgpu::BufferUsages) -> Result<Self> {
@@ -72,27 +78,30 @@ impl<T: ElementType> Tensor<T> {
         Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
     }
 
-    /// One to be filled by [`Tensor::filled`], if it came mapped, or else in any way.
-    fn to_fill(context: &Context, shape: Shape) -> Result<Self> {
+    /// One to be filled, and whether it is mapped for that: then by [`Tensor::filled`], or else in
+    /// any way.
+    fn to_fill(context: &Context, shape: Shape) -> Result<(Self, bool)> {
         let in_place = context.capabilities().writes_in_place
             && context.plan().is_none()
             && byte_size::<T>(shape)? >= IN_PLACE;
-        Self::of_usage(
-            context,
-            shape,
-            if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE },
-        )
+        if !in_place {
+            return Ok((Self::uninit(context, shape)?, false));
+        }
+        let usage = usage(context) | wgpu::BufferUsages::MAP_WRITE;
+        let tensor = Self::of_usage(context, shape, usage)?;
+        let mapped = mapping::map_idle(context, &tensor.buffer)?;
+        Ok((tensor, mapped))
     }
 
     /// The tensor, with what comes in chunks.
-    fn filled(self, chunks: impl IntoIterator<Item = impl AsRef<[T]>>) -> Result<Self> {
+    fn filled(
+        self,
+        mapped: bool,
+        chunks: impl IntoIterator<Item = impl AsRef<[T]>>,
+    ) -> Result<Self> {
         let (len, mut found) = (self.len(), 0usize);
-        let mut upload = UploadStream::new(
-            &self.context,
-            &self.buffer,
-            self.buffer.came_mapped(),
-            len * size_of::<T>(),
-        );
+        let mut upload =
+            UploadStream::new(&self.context, &self.buffer, mapped, len * size_of::<T>());
         for chunk in chunks {
             let chunk = chunk.as_ref();
             found = found.saturating_add(chunk.len());
@@ -237,14 +246,16 @@ impl<T: ElementType> Tensor<T> {
     ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
         let (len, size) = (elements.len(), size_of::<T>());
         let source = (&**self.buffer, (elements.start * size) as u64);
-        let bytes = readback::read_after(&self.context, label, parts, source, (len * size) as u64);
+        let submitted = self.buffer.check_unmapped("read").map(|()| {
+            readback::read_after(&self.context, label, parts, source, (len * size) as u64)
+        });
         // The parts have been submitted: what they write is marked.
         let written = self.buffer.is_written() || len == 0;
         async move {
             if !written {
                 return Err(Error::Invalid { op: "read", what: UNWRITTEN.into() });
             }
-            match bytes.await? {
+            match submitted?.await? {
                 Some(staging) => staging.to_vec(len),
                 None => Ok(Vec::new()),
             }
@@ -256,6 +267,7 @@ impl<T: ElementType> Tensor<T> {
     /// # Errors
     /// What the device reports.
     pub fn duplicate(&self) -> Result<Self> {
+        self.buffer.check_unmapped("duplicate")?;
         let copy = Self::uninit(&self.context, self.shape)?;
         copy.buffer.mark_written();
         self.context.submit_with("copy", |commands| {
@@ -384,9 +396,9 @@ impl Context {
         if shape.checked_len() != Some(data.len()) {
             return Err(Error::Length { shape, found: data.len() });
         }
-        let tensor = Tensor::to_fill(self, shape)?;
-        if tensor.buffer.came_mapped() || size_of_val(data) > FEW {
-            return tensor.filled([data]);
+        let (tensor, mapped) = Tensor::to_fill(self, shape)?;
+        if mapped || size_of_val(data) > FEW {
+            return tensor.filled(mapped, [data]);
         }
         self.write(&tensor.buffer, 0, bytemuck::cast_slice(data))?;
         Ok(tensor)
@@ -395,7 +407,7 @@ impl Context {
     /// Copies what comes in chunks, of any lengths, into a new tensor: of a file, say, that is
     /// larger than the host's memory. The device copies what has come while the host has the next
     /// chunks, through 4 MB of staging memory at most, however much there is. Where memory is the
-    /// processor's too (`Residency::Shared`) and new, chunks are written to where they stay.
+    /// processor's too (`Residency::Shared`) and idle, chunks are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -413,7 +425,8 @@ impl Context {
         chunks: impl IntoIterator<Item = impl AsRef<[T]>>,
         shape: impl Into<Shape>,
     ) -> Result<Tensor<T>> {
-        Tensor::to_fill(self, shape.into())?.filled(chunks)
+        let (tensor, mapped) = Tensor::to_fill(self, shape.into())?;
+        tensor.filled(mapped, chunks)
     }
 }
 
@@ -422,10 +435,10 @@ impl Context {
 pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
-    /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it
-    /// where `Capabilities::writes_in_place` says so,
-    /// weights of models among them: to new memory the processor writes them itself. So have an
-    /// app's own buffers that can be mapped.
+    /// The device's and the processor's (`shared` on Metal). All tensors have it where
+    /// `Capabilities::maps_in_place` says so, and uploads of 64 KiB and more where
+    /// `Capabilities::writes_in_place` does: the processor writes them itself. So have an app's own
+    /// buffers that can be mapped.
     Shared,
 }
 

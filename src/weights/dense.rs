@@ -142,26 +142,25 @@ impl PackedDense {
     /// Where there is a number that is not finite, if there is one: row and column.
     pub(crate) fn not_finite(&self) -> Option<(usize, usize)> {
         use rayon::prelude::*;
+        const CHUNK: usize = 1 << 14;
         if self.element == DenseElement::Int8 {
             let row = self.scales.iter().position(|scale| !scale.is_finite())?;
             return Some((row, 0));
         }
-        // An exponent of ones.
-        let (bits, exponent) = match self.element {
-            DenseElement::F32 => (32, 0x7f80_0000u32),
-            DenseElement::Bf16 => (16, 0x7f80),
-            _ => (16, 0x7c00),
+        // Exponents of ones: of the word, or of its halves.
+        let (bits, [low, high]) = match self.element {
+            DenseElement::F32 => (32, [0x7f80_0000u32; 2]),
+            DenseElement::Bf16 => (16, [0x7f80, 0x7f80_0000]),
+            _ => (16, [0x7c00, 0x7c00_0000]),
         };
         let stride = self.element.row_words(self.columns);
-        let bad = |word: &u32| {
-            word & exponent == exponent || bits == 16 && (word >> 16) & exponent == exponent
-        };
-        let at = self.words.par_iter().position_first(bad)?;
+        let bad = |word: &u32| (word & low == low) | (word & high == high);
+        // Without leaving early, so that the compiler looks at many words at once.
+        let any = |chunk: &[u32]| chunk.iter().fold(false, |any, word| any | bad(word));
+        let start = self.words.par_chunks(CHUNK).position_first(any)? * CHUNK;
+        let at = start + self.words[start..].iter().position(bad)?;
         let within = at % stride * 32 / bits;
-        Some((
-            at / stride,
-            within + usize::from(bits == 16 && self.words[at] & exponent != exponent),
-        ))
+        Some((at / stride, within + usize::from(bits == 16 && self.words[at] & low != low)))
     }
 
     /// Returns the matrix in int8: every row divided by its largest magnitude / 127 and rounded,
@@ -334,5 +333,30 @@ mod tests {
         assert!(matrix.scales[0].is_nan());
         assert_eq!((matrix.scales[1], matrix.scales[2]), (0.0, f32::INFINITY));
         assert_eq!(matrix.not_finite(), Some((0, 0)));
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_found() {
+        // Of several chunks, with rows that are padded.
+        let (rows, columns) = (67, 1001);
+        for (element, ones, largest) in [
+            (DenseElement::F32, 0x7f80_0000u32, 0x7f7f_ffff),
+            (DenseElement::Bf16, 0x7f80, 0xff7f),
+            (DenseElement::F16, 0xfc01, 0x7bff),
+        ] {
+            let size = element.bytes();
+            let finite = u32::to_le_bytes(largest)[..size].repeat(rows * columns);
+            let found = |at: &[usize]| {
+                let mut bytes = finite.clone();
+                at.iter().for_each(|at| {
+                    bytes[at * size..][..size].copy_from_slice(&ones.to_le_bytes()[..size])
+                });
+                PackedDense::from_bytes(element, rows, columns, &bytes).unwrap().not_finite()
+            };
+            assert_eq!(found(&[]), None);
+            for at in (0..rows * columns).step_by(997).chain([1, rows * columns - 1]) {
+                assert_eq!(found(&[rows * columns - 1, at]), Some((at / columns, at % columns)));
+            }
+        }
     }
 }

@@ -53,6 +53,7 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "context",
             "transfer",
             "tensor",
+            "tensor_map",
             "out",
             "host_staging",
             "recording",

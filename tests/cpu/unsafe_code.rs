@@ -20,11 +20,12 @@ const LIST: &[(&str, usize, usize, &str)] = &[
     ("src/gpu/device/capture.rs", 2, 2, "starts and stops a graphics debugger"),
     (
         "src/gpu/device/metal.rs",
-        6,
+        8,
         1,
-        "asks Metal for family, memory and messages, and for captures",
+        "asks Metal for family, memory, messages and captures; takes cached memory from it",
     ),
     ("src/gpu/compile/pipeline.rs", 3, 1, "hands sources to the driver"),
+    ("src/gpu/transfer/mapping.rs", 1, 1, "mapped memory as a slice of elements"),
     ("src/kernel/declaration.rs", 2, 2, "unsafe constructors: Metal and SPIR-V of a caller"),
     ("src/kernel/source.rs", 1, 1, "unsafe constructor: Metal of a caller"),
 ];

@@ -8,6 +8,7 @@ mod caches;
 #[cfg(target_os = "linux")]
 mod capture;
 mod linalg;
+mod mapping;
 mod memory;
 #[cfg(target_os = "linux")]
 mod msl_cuda;

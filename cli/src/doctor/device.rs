@@ -43,7 +43,7 @@ impl Device {
     }
 
     /// Names of what the device offers, and whether it does.
-    fn offers(&self) -> [(&'static str, bool); 8] {
+    fn offers(&self) -> [(&'static str, bool); 9] {
         let (c, features) = (self.context.capabilities(), self.context.device().features());
         [
             ("subgroup operations", c.subgroups),
@@ -54,6 +54,7 @@ impl Device {
             ("device barriers", c.device_barriers),
             ("shader passthrough", features.contains(wgpu::Features::PASSTHROUGH_SHADERS)),
             ("writes in place", c.writes_in_place),
+            ("maps in place", c.maps_in_place),
         ]
     }
 

@@ -51,6 +51,17 @@ pub fn compiler_message(
     if language == ShaderLanguage::Msl { system::compiler_message(device, source) } else { None }
 }
 
+/// A buffer that the processor reads and writes through its caches. wgpu makes one that it may write
+/// to as write-combined memory, of which reads take many times as long. `None` for other usages,
+/// under other backends, and where there is no memory.
+pub fn shared_buffer(
+    device: &wgpu::Device,
+    descriptor: &wgpu::BufferDescriptor<'_>,
+) -> Option<wgpu::Buffer> {
+    let both = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
+    if descriptor.usage.contains(both) { system::shared_buffer(device, descriptor) } else { None }
+}
+
 /// Begins to write what a device does to a `.gputrace` file, until [`end_capture`].
 ///
 /// # Errors
@@ -92,6 +103,7 @@ mod system {
     use objc2_foundation::{NSProcessInfo, NSString, NSURL};
     use objc2_metal::{
         MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLDevice, MTLGPUFamily,
+        MTLResource, MTLResourceOptions,
     };
     use std::path::Path;
     use wgpu::hal::api::Metal;
@@ -125,6 +137,27 @@ mod system {
             .newLibraryWithSource_options_error(&NSString::from_str(source), None)
             .err()?;
         Some(refused.localizedDescription().to_string())
+    }
+
+    pub fn shared_buffer(
+        device: &wgpu::Device,
+        descriptor: &wgpu::BufferDescriptor<'_>,
+    ) -> Option<wgpu::Buffer> {
+        // SAFETY: as above.
+        let metal = unsafe { device.as_hal::<Metal>() }?;
+        let buffer = metal.raw_device().newBufferWithLength_options(
+            descriptor.size as usize,
+            MTLResourceOptions::StorageModeShared,
+        )?;
+        if let Some(label) = descriptor.label {
+            buffer.setLabel(Some(&NSString::from_str(label)));
+        }
+        // SAFETY: the buffer is new, of this device and size, in memory of the mode that wgpu chooses
+        // for this usage; its pages are the system's, which are zeros or this process's own.
+        unsafe {
+            let buffer = wgpu::hal::metal::Device::buffer_from_raw(buffer, descriptor.size);
+            Some(device.create_buffer_from_hal::<Metal>(buffer, descriptor))
+        }
     }
 
     pub fn begin_capture(device: &wgpu::Device, file: &Path) -> Result<(), String> {
@@ -193,6 +226,10 @@ mod system {
     }
 
     pub fn compiler_message(_: &wgpu::Device, _: &str) -> Option<String> {
+        None
+    }
+
+    pub fn shared_buffer(_: &wgpu::Device, _: &wgpu::BufferDescriptor<'_>) -> Option<wgpu::Buffer> {
         None
     }
 }

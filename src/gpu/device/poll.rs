@@ -45,7 +45,16 @@ impl Waits {
         limit: Option<Duration>,
     ) -> Result<()> {
         let timeout = limit.map(|limit| limit.saturating_sub(since.elapsed()));
-        let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: index, timeout });
+        self.poll(wgpu::PollType::Wait { submission_index: index, timeout }, limit)
+    }
+
+    /// Sees to the callbacks of what is done, without waiting.
+    pub fn progress(&self) -> Result<()> {
+        self.poll(wgpu::PollType::Poll, None)
+    }
+
+    fn poll(&self, poll: wgpu::PollType, limit: Option<Duration>) -> Result<()> {
+        let poll = || self.device.poll(poll);
         let during = WAITING.into();
         // wgpu panics where a driver says that the device is gone. Its locks are free then, and all
         // that is done with the device later is refused.

@@ -5,6 +5,7 @@
 use crate::{
     error::{Error, Result},
     gpu::device::{
+        metal::shared_buffer,
         poll::Waits,
         scopes::guarded,
         sync::{
@@ -140,8 +141,8 @@ impl<B> State<B> {
 pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Option<Home>,
-    /// Whether it is new, and mapped for the caller.
-    mapped: bool,
+    /// Whether the host has it, or waits for it.
+    mapped: AtomicBool,
     /// Whether work that was submitted, or an upload, has written to it since it left the pool.
     written: AtomicBool,
 }
@@ -161,14 +162,29 @@ impl Pooled {
         hasher.finish() as usize
     }
 
-    /// Returns whether it came mapped for writing. It must then be unmapped before the device uses it.
-    pub fn came_mapped(&self) -> bool {
-        self.mapped
+    fn new(buffer: wgpu::Buffer, home: Option<Home>, written: bool) -> Self {
+        Self { buffer, home, mapped: AtomicBool::new(false), written: AtomicBool::new(written) }
     }
 
     /// A buffer that belongs to somebody else, and to no pool.
     pub fn foreign(buffer: wgpu::Buffer) -> Self {
-        Self { buffer, home: None, mapped: false, written: AtomicBool::new(true) }
+        Self::new(buffer, None, true)
+    }
+
+    /// Notes that the host has the buffer, or waits for it. Refuses one that it had before.
+    pub fn begin_map(&self, op: &'static str) -> Result<()> {
+        if self.mapped.swap(true, Ordering::Relaxed) { Err(mapped(op)) } else { Ok(()) }
+    }
+
+    /// Notes that the device may have the buffer again.
+    pub fn end_map(&self) {
+        self.mapped.store(false, Ordering::Relaxed);
+    }
+
+    /// Refuses work on a buffer that the host has. wgpu refuses it too, but of work in several
+    /// submissions only the one that names the buffer.
+    pub fn check_unmapped(&self, op: &'static str) -> Result<()> {
+        if self.mapped.load(Ordering::Relaxed) { Err(mapped(op)) } else { Ok(()) }
     }
 
     /// Notes that the buffer has contents: something that writes to it was submitted.
@@ -210,8 +226,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of at least `bytes`, its contents left over from its last use. A new one that can
-    /// be mapped for writing is mapped.
+    /// A buffer of at least `bytes`, its contents left over from its last use.
     pub fn get(
         self: &Arc<Self>,
         device: &wgpu::Device,
@@ -244,8 +259,7 @@ impl Pool {
         let mut state = self.state();
         if let Some((found, buffer)) = state.reuse(usage.bits(), size) {
             let label = state.enter(label, found, bytes);
-            let (home, written) = (home(label), AtomicBool::new(false));
-            return Ok(Arc::new(Pooled { buffer, home, mapped: false, written }));
+            return Ok(Arc::new(Pooled::new(buffer, home(label), false)));
         }
         if let Some(limit) = state.exceeds(size) {
             let live = state.live();
@@ -258,10 +272,7 @@ impl Pool {
         drop(state);
         drop(gone);
         match self.allocate(device, size, usage, &label) {
-            Ok(buffer) => {
-                let (home, written) = (home(label), AtomicBool::new(false));
-                Ok(Arc::new(Pooled { buffer, home, mapped: is_mapped(usage), written }))
-            }
+            Ok(buffer) => Ok(Arc::new(Pooled::new(buffer, home(label), false))),
             Err(error) => {
                 self.state().leave(&label, size, bytes);
                 Err(error)
@@ -296,17 +307,16 @@ impl Pool {
         usage: wgpu::BufferUsages,
         label: &str,
     ) -> Result<wgpu::Buffer> {
-        let descriptor = wgpu::BufferDescriptor {
-            label: Some(label),
-            size,
-            usage,
-            mapped_at_creation: is_mapped(usage),
-        };
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
         let allocate = || {
             guarded(
                 device,
                 || format!("allocating {size} bytes for {label}"),
-                || device.create_buffer(&descriptor),
+                || {
+                    shared_buffer(device, &descriptor)
+                        .unwrap_or_else(|| device.create_buffer(&descriptor))
+                },
             )
         };
         let retried = match allocate() {
@@ -397,9 +407,9 @@ impl Drop for Freeing<'_> {
     }
 }
 
-/// Returns whether a new buffer is mapped.
-fn is_mapped(usage: wgpu::BufferUsages) -> bool {
-    usage.contains(wgpu::BufferUsages::MAP_WRITE)
+fn mapped(op: &'static str) -> Error {
+    let what = "a tensor is mapped until `Tensor::map` or `Tensor::map_mut` is done";
+    Error::Invalid { op, what: what.into() }
 }
 
 /// The size of a new buffer: sixteen a power of two, from 256 bytes on, so that a buffer serves

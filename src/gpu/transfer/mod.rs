@@ -1,5 +1,6 @@
 //! Between host memory and the device.
 
+pub(crate) mod mapping;
 pub(crate) mod readback;
 pub(crate) mod submit;
 pub(crate) mod upload;
