@@ -1,5 +1,8 @@
 // For norm_bitlinear_block_float.wgsl: a chunk in planes of bytes (byte_planes.wgsl), for packed products of integers (block_float_rows.wgsl).
 
+// Outside of branches, since a compiler may wait for each load within one.
+const GAINS_AHEAD: bool = true;
+
 // Vectors of a plane: one after every eight is not used, so that lanes do not wait for one bank.
 const PLANE: u32 = THREADS + THREADS / 8u;
 

@@ -1,5 +1,8 @@
 // For norm_bitlinear_block_float.wgsl: a chunk in floats, for devices without packed products of integers (bitlinear_float_word.wgsl).
 
+// A branch saves registers and instructions.
+const GAINS_AHEAD: bool = false;
+
 // Of each quad of words, the quads of numbers that it meets, by place: lanes have neighboring ones at a time.
 var<workgroup> x: array<vec4<f32>, 16u * WIDTH>;
 

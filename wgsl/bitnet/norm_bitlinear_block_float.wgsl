@@ -35,15 +35,17 @@ fn row_inverse(token: u32, ids: Ids) -> f32 {
 // Leaves a chunk in workgroup memory: each thread its four quads, from quad number `first` of the row on; eight neighbors have a block.
 fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     var v = array<vec4<f32>, 4>();
-    // Loaded outside of branches, since a compiler may wait for each load within one.
     var gains = array<vec4<f32>, 4>();
     for (var q = 0u; q < 4u; q += 1u) {
         v[q] = source_quad(token, first + q);
-        gains[q] = gain_quad(first + q);
+        if GAINS_AHEAD { gains[q] = gain_quad(first + q); }
     }
     var largest = 0u;
     for (var q = 0u; q < 4u; q += 1u) {
-        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * gains[q]; }
+        if params.normalise != 0u {
+            if !GAINS_AHEAD { gains[q] = gain_quad(first + q); }
+            v[q] = apart(v[q] * inverse, params.features) * gains[q];
+        }
         largest = max(largest, magnitude(v[q]));
     }
     largest = max(largest, team_exchange(largest, 1u, ids));
