@@ -114,7 +114,7 @@ const fn large(parts: &'static [Part]) -> Source {
         .tile([1, 1, 1])
         .constants(&[("BLOCKS", LARGE_BLOCKS), ("ROWS", SPAN as u32)])
         .workgroup_bytes(CHUNK + PRODUCTS + 4 * LARGE_THREADS + CELLS)
-        .work(Work::new(256, "products", 64, 3 * 2 * 256))
+        .work(Work::new(3 * 256, "products", 64, 3 * 2 * 256))
 }
 
 /// In floats, of which a turn is a word of four rows.
