@@ -14,9 +14,9 @@ static inline uint magnitude(float4 v) {
 }
 
 // The unit of a block, or its inverse, from the bits of its largest magnitude, as wgsl/bitnet/block_unit.wgsl.
-static inline uint block_exponent(uint largest) { return max(largest >> 23, 32u); }
-static inline float unit_for(uint largest) { return as_type<float>((block_exponent(largest) - 15u) << 23); }
-static inline float inverse_unit(uint largest) { return as_type<float>((269u - block_exponent(largest)) << 23); }
+static inline uint block_exponent(uint largest) { return max((largest + 0x20000u) >> 23, 32u); }
+static inline float unit_for(uint largest) { return as_type<float>((block_exponent(largest) - 14u) << 23); }
+static inline float inverse_unit(uint largest) { return as_type<float>((268u - block_exponent(largest)) << 23); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void norm_bitlinear_block_float(

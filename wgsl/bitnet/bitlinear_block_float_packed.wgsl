@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point as three planes of bytes (block_float_store_bytes.wgsl), by packed products of integers: the bits of
+// activations are in block floating point as two planes of bytes (block_float_store_bytes.wgsl), by packed products of integers: the bits of
 // bitlinear_block_float_gemv.wgsl. Blocks are of eight words, and rows are whole quads of words. A workgroup makes TILE_X rows of TILE_Y tokens; a team of LANES
 // makes four of the rows, of which a lane takes every LANES-th quad of words. What both quads of a block give is added up and scaled, and these products
 // are added in order: by way of workgroup memory, so that a product and the sum that it goes to are never fused.
@@ -26,9 +26,9 @@ var<workgroup> of_blocks: array<f32, TILE_Y * TILE_X * PITCH>;
 fn of_token(rows: Rows, token: u32, quad: u32) -> vec4<i32> {
     let stride = 8u * params.blocks;
     // Every token has a whole number of blocks, and so of quads.
-    let at = min(token, params.m - 1u) * 3u * stride + min(4u * quad, stride - 4u);
+    let at = min(token, params.m - 1u) * 2u * stride + min(4u * quad, stride - 4u);
     var sums = Sums();
-    for (var i = 0u; i < 4u; i += 1u) { sums = add_words(sums, rows, i, x[at + i], x[at + i + stride], x[at + i + 2u * stride]); }
+    for (var i = 0u; i < 4u; i += 1u) { sums = add_words(sums, rows, i, x[at + i], x[at + i + stride]); }
     return joined(sums);
 }
 

@@ -1,5 +1,5 @@
-// Activations in block floating point: the numbers of a block, of 4·quads columns, are rounded to multiples of a unit of theirs, of which the largest has
-// 2^15 to 2^16. So the sum of a block's numbers, each times -1, 0 or 1, is a multiple of that unit, below 2^24 of them: exact in f32, in any order.
+// Activations in block floating point: the numbers of a block, of 4·quads columns, are rounded to multiples of a unit of theirs, of which the largest has up
+// to 127·2^8. So the sum of a block's numbers, each times -1, 0 or 1, is a multiple of that unit, below 2^22 of them: exact in f32, in any order.
 // A kernel that includes this defines `params.blocks`, blocks of a row, and `params.quads`.
 var<workgroup> magnitudes: array<u32, THREADS>;
 

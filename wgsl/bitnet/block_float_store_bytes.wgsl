@@ -1,5 +1,5 @@
-// What packed products of integers take: y is [tokens, 3, blocks, quads] of four bytes (byte_planes.wgsl). units is [tokens,
-// blocks] of the unit, and of how many of it the block adds up to.
+// What products of integers take: y is [tokens, 2, blocks, quads] of four bytes (byte_planes.wgsl). units is [tokens, blocks] of the
+// unit, and of how many of it the block adds up to.
 @group(0) @binding(0) var<storage, read_write> y: array<u32>;
 @group(0) @binding(1) var<storage, read_write> units: array<vec2<f32>>;
 
@@ -18,10 +18,9 @@ fn store_block_float(r: BlockFloat, there: bool, ids: Ids) {
         }
         let planes = byte_planes(whole_numbers(r.whole));
         let plane = params.blocks * params.quads;
-        let at = 3u * r.token * plane + r.block * params.quads + r.quad;
+        let at = 2u * r.token * plane + r.block * params.quads + r.quad;
         y[at] = planes.x;
         y[at + plane] = planes.y;
-        y[at + 2u * plane] = planes.z;
     }
     workgroupBarrier();
 }

@@ -6,8 +6,8 @@ const GAINS_AHEAD: bool = true;
 // Vectors of a plane: one after every eight is not used, so that lanes do not wait for one bank.
 const PLANE: u32 = THREADS + THREADS / 8u;
 
-// A chunk's numbers in three planes of bytes, sixteen to a vector.
-var<workgroup> x: array<vec4<u32>, 3u * PLANE>;
+// A chunk's numbers in two planes of bytes, sixteen to a vector.
+var<workgroup> x: array<vec4<u32>, 2u * PLANE>;
 // The unit of a block, and of how many units it consists.
 var<workgroup> units: array<vec2<f32>, BLOCKS>;
 
@@ -17,7 +17,7 @@ fn plane_at(vector: u32) -> u32 { return vector + vector / 8u; }
 fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
     // A float holds it.
     var sum = 0.0;
-    var planes = array<vec3<u32>, 4>();
+    var planes = array<vec2<u32>, 4>();
     for (var q = 0u; q < 4u; q += 1u) {
         let v = whole[q];
         sum += (v.x + v.y) + (v.z + v.w);
@@ -26,7 +26,6 @@ fn keep(whole: array<vec4<f32>, 4>, unit: f32, ids: Ids) {
     let at = plane_at(ids.local);
     x[at] = vec4<u32>(planes[0].x, planes[1].x, planes[2].x, planes[3].x);
     x[at + PLANE] = vec4<u32>(planes[0].y, planes[1].y, planes[2].y, planes[3].y);
-    x[at + 2u * PLANE] = vec4<u32>(planes[0].z, planes[1].z, planes[2].z, planes[3].z);
     sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 1u, ids));
     sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 2u, ids));
     sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 4u, ids));
@@ -41,7 +40,7 @@ fn of_block(rows: Rows, lane: u32, odd: bool, unit: vec2<f32>, ids: Ids) -> vec2
     var quad = Sums();
     for (var i = 0u; i < 4u; i += 1u) {
         let at = plane_at(4u * lane + i);
-        quad = add_words(quad, rows, i, x[at], x[at + PLANE], x[at + 2u * PLANE]);
+        quad = add_words(quad, rows, i, x[at], x[at + PLANE]);
     }
     let half = joined(quad);
     let whole = half + bitcast<vec4<i32>>(neighbours(bitcast<vec4<u32>>(half), ids));

@@ -14,9 +14,9 @@ const QUADS: u32 = 2u * BLOCKS;
 // From one row's blocks to the next one's.
 const PITCH: u32 = BLOCKS + 1u;
 
-// A chunk's numbers in three planes of bytes, sixteen to a vector. The four vectors that meet a quad of words are a plane's quads apart, so that
+// A chunk's numbers in two planes of bytes, sixteen to a vector. The four vectors that meet a quad of words are a plane's quads apart, so that
 // neighboring lanes read neighboring vectors.
-var<workgroup> x: array<vec4<u32>, 12u * QUADS>;
+var<workgroup> x: array<vec4<u32>, 8u * QUADS>;
 // The unit of a block, and of how many units it consists.
 var<workgroup> units: array<vec2<f32>, BLOCKS>;
 // What blocks give, by row of a span.
@@ -82,7 +82,7 @@ fn prepare(own: Own, inverse: f32, ids: Ids) {
     let to_units = inverse_unit(largest);
     var units_sum = 0u;
     var sum = 0.0;
-    var planes = array<vec3<u32>, 4>();
+    var planes = array<vec2<u32>, 4>();
     for (var q = 0u; q < 4u; q += 1u) {
         v[q] *= to_units;
         sum += (v[q].x + v[q].y) + (v[q].z + v[q].w);
@@ -97,7 +97,6 @@ fn prepare(own: Own, inverse: f32, ids: Ids) {
     let at = own.vector % 4u * QUADS + own.vector / 4u;
     x[at] = vec4<u32>(planes[0].x, planes[1].x, planes[2].x, planes[3].x);
     x[at + 4u * QUADS] = vec4<u32>(planes[0].y, planes[1].y, planes[2].y, planes[3].y);
-    x[at + 8u * QUADS] = vec4<u32>(planes[0].z, planes[1].z, planes[2].z, planes[3].z);
     if own.vector % 8u == 0u { units[own.vector / 8u] = vec2<f32>(unit_for(largest), sum); }
 }
 
@@ -107,7 +106,7 @@ fn of_block(rows: Rows, quad: u32, odd: bool, ids: Ids) -> vec2<f32> {
     let unit = units[quad / 2u];
     for (var i = 0u; i < 4u; i += 1u) {
         let at = i * QUADS + quad;
-        sums = add_words(sums, rows, i, x[at], x[at + 4u * QUADS], x[at + 8u * QUADS]);
+        sums = add_words(sums, rows, i, x[at], x[at + 4u * QUADS]);
     }
     let half = joined(sums);
     let whole = half + bitcast<vec4<i32>>(neighbours(bitcast<vec4<u32>>(half), ids));

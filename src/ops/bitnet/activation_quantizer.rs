@@ -137,10 +137,10 @@ impl<'a> ActivationQuantizer<'a, QuantizedInt4> {
 
 impl<'a> ActivationQuantizer<'a, BlockFloatActivations> {
     /// Returns a quantizer to block floating point: of each block of columns,
-    /// multiples of the power of two of which the largest number has 2^15 to 2^16. So a number is
-    /// off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at most
-    /// 2^-111. A block that holds an infinity or a NaN keeps it, and what is finite there becomes a
-    /// multiple of 2^113.
+    /// multiples of the smallest power of two of which the largest number has less than 127·2^8.
+    /// So a number is off by at most 2^-14.98 of the largest of its block; where that is below
+    /// 2^-95, by at most 2^-110. A block that holds an infinity or a NaN keeps it, and what is
+    /// finite there becomes a multiple of 2^114.
     ///
     /// The block is 128 columns for matrices without per-group scales. For matrices with scales per
     /// `group` of columns it is the largest power of two that divides the group, at most 128; a

@@ -1,7 +1,10 @@
 //! BitLinear with activations in block floating point, y = x·Wᵀ with W = β·Wq: for models whose
 //! activations are floats (W1.58A16).
 
-use super::quantize_block_float::{BlockFloatActivations, BlockFloatLayout, block_columns};
+use super::{
+    bitlinear_tensor_cores::{INT8_CORE_8, INT8_CORE_16},
+    quantize_block_float::{BLOCK, BlockFloatActivations, BlockFloatLayout, block_columns},
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -18,9 +21,7 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work, glsl},
     },
-    msl,
-    ops::tensor::matmul_kernels::{CORE_8, CORE_16},
-    params,
+    msl, params,
     tuning::TuningKey,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
@@ -147,8 +148,8 @@ const fn packed(rows: u32, tokens: u32) -> Source {
     let lanes = 4 * 128 / rows;
     let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
     let source = source.workgroup_bytes(tokens * (16 * 128 + 4 * rows * (lanes / 2 + 1)));
-    // Of a token, in three planes.
-    source.work(Work::new(3 * 256, "products", 64 + 192, 3 * 2 * 256))
+    // Of a token, in two planes.
+    source.work(Work::new(2 * 256, "products", 64 + 128, 2 * 2 * 256))
 }
 
 static PACKED: Kernel =
@@ -158,7 +159,7 @@ static PACKED_4: Kernel =
         .entry("bitlinear_block_float_packed");
 
 /// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a
-/// turn is 32 columns.
+/// turn is a block.
 pub(super) const fn tensor_cores(
     source: Source,
     core: TensorCore,
@@ -167,11 +168,10 @@ pub(super) const fn tensor_cores(
 ) -> Source {
     let subgroups = rows * tokens / (down * across * core.size * core.size);
     let threads = subgroups * core.lanes;
-    let staged = 16 * (5 * rows + 9 * tokens);
+    let staged = (BLOCK as u32 + 16) * (rows + 2 * tokens);
     let stored = subgroups * core.size * (across * core.size + 4) * 4;
     let most = if staged > stored { staged } else { stored };
-    // Of two blocks, a whole number for each thread.
-    let scales = 2 * 4 * (rows + tokens).div_ceil(threads) * threads;
+    let scales = 4 * (rows + 2 * tokens);
     source
         .workgroup_size([threads, 1, 1])
         .tile([rows, tokens, 1])
@@ -202,6 +202,7 @@ macro_rules! tensor_cores_of_spirv {
                 ("WIDE", $wide),
                 ("LANES_ACROSS", $lanes_across),
                 ("BINDING", 4),
+                ("DEPTH", $crate::ops::bitnet::quantize_block_float::BLOCK as u32),
             ])],
         )
         .entry("bitlinear_block_float_tensor_cores")
@@ -217,11 +218,11 @@ const CORES_PARTS: &[Part] = glsl![
     "bitnet/bitlinear_block_float_tensor_cores"
 ];
 
-static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", CORE_16, [64, 64], [2, 2], lanes [2, 4]);
-static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", CORE_16, [128, 128], [2, 4], lanes [2, 4]);
+static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", INT8_CORE_16, [64, 64], [2, 2], lanes [2, 4]);
+static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", INT8_CORE_16, [128, 64], [2, 4], lanes [2, 4]);
 /// For tests on software adapters.
-static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", CORE_8, [32, 32], [2, 2], lanes [1, 8]);
-static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", CORE_8, [64, 64], [2, 4], lanes [1, 8]);
+static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", INT8_CORE_8, [32, 32], [2, 2], lanes [1, 8]);
+static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", INT8_CORE_8, [64, 64], [2, 4], lanes [1, 8]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,
@@ -302,7 +303,7 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
             (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1])
         }
         BlockFloatLayout::InOrder => (&GEMM, [n, m, 1]),
-        BlockFloatLayout::F16 => (on_tensor_cores(encoder, m, n), [n, m, 1]),
+        BlockFloatLayout::TensorCores => (on_tensor_cores(encoder, m, n), [n, m, 1]),
         BlockFloatLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
     let floats = x.values.cast::<f32>();
@@ -310,7 +311,7 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
         &[&floats, &w.codes, &w.scales, y.tensor()],
         &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()],
     ];
-    let by_units = matches!(x.layout, BlockFloatLayout::F16 | BlockFloatLayout::Bytes);
+    let by_units = matches!(x.layout, BlockFloatLayout::TensorCores | BlockFloatLayout::Bytes);
     encoder.dispatch(
         kernel,
         &params,
@@ -347,7 +348,7 @@ fn large_tiles(m: usize, n: usize, cores: usize) -> bool {
 fn on_tensor_cores(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
     let capabilities = encoder.context().capabilities();
     let large = large_tiles(m, n, capabilities.tuned(TuningKey::BlockFloatTensorCoreTiles));
-    match (capabilities.tensor_cores.contains(&CORE_16), large) {
+    match (capabilities.tensor_cores.contains(&INT8_CORE_16), large) {
         (true, false) => &CORES_16,
         (true, true) => &CORES_16_LARGE,
         (false, false) => &CORES_8,

@@ -145,7 +145,7 @@ impl ExpertActivations {
         (quantized, tiles): (bool, bool),
     ) -> Result<Self> {
         let codes = || QuantizedActivations::uninit(context, shape[0], shape[1], Layout::Int8);
-        let layout = if tiles { BlockFloatLayout::F16 } else { BlockFloatLayout::ByPlace };
+        let layout = if tiles { BlockFloatLayout::TensorCores } else { BlockFloatLayout::ByPlace };
         Ok(Self {
             block_float: BlockFloatActivations::in_layout(context, shape, group, layout)?,
             codes: quantized.then(codes).transpose()?,

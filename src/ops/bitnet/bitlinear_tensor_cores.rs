@@ -179,9 +179,9 @@ const INT8_CORES_PARTS: &[Part] = glsl![
 ];
 
 /// Of GPUs of NVIDIA.
-const INT8_CORE_16: TensorCore = TensorCore::int8(16, 32, 32);
+pub(super) const INT8_CORE_16: TensorCore = TensorCore::int8(16, 32, 32);
 /// Of software adapters, on which tests run the same text.
-const INT8_CORE_8: TensorCore = TensorCore::int8(8, 8, 8);
+pub(super) const INT8_CORE_8: TensorCore = TensorCore::int8(8, 8, 8);
 
 /// For GPUs.
 pub static INT8_CORES_16: OnInt8TensorCore = OnInt8TensorCore {

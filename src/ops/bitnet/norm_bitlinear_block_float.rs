@@ -85,12 +85,12 @@ const fn chunks(parts: &'static [Part], bytes: u32, work: Work) -> Source {
     source(Source::wgsl(parts), bytes + 4 * MOST * (BLOCKS + 1) + 4 * THREADS + CELLS, work)
 }
 
-/// In three planes of bytes.
+/// In two planes of bytes.
 const fn packed(parts: &'static [Part]) -> Source {
     chunks(
         parts,
-        3 * 16 * (THREADS + THREADS / 8) + 8 * THREADS / 8,
-        Work::new(3 * 256, "products", 64, 3 * 2 * 256),
+        2 * 16 * (THREADS + THREADS / 8) + 8 * THREADS / 8,
+        Work::new(2 * 256, "products", 64, 2 * 2 * 256),
     )
 }
 
@@ -103,9 +103,9 @@ const SPAN: usize = 48;
 /// How often at most.
 const SPANS: usize = 8;
 
-/// In three planes of bytes, with more threads that share what is prepared.
+/// In two planes of bytes, with more threads that share what is prepared.
 const fn large(parts: &'static [Part]) -> Source {
-    const CHUNK: u32 = LARGE_BLOCKS * (3 * 128 + 8);
+    const CHUNK: u32 = LARGE_BLOCKS * (2 * 128 + 8);
     const PRODUCTS: u32 = 4 * SPAN as u32 * (LARGE_BLOCKS + 1);
     // Of the parts that are shared.
     const CELLS: u32 = 4 * LARGE_THREADS + 32;
@@ -114,7 +114,7 @@ const fn large(parts: &'static [Part]) -> Source {
         .tile([1, 1, 1])
         .constants(&[("BLOCKS", LARGE_BLOCKS), ("ROWS", SPAN as u32)])
         .workgroup_bytes(CHUNK + PRODUCTS + 4 * LARGE_THREADS + CELLS)
-        .work(Work::new(3 * 256, "products", 64, 3 * 2 * 256))
+        .work(Work::new(2 * 256, "products", 64, 2 * 2 * 256))
 }
 
 /// In floats, of which a turn is a word of four rows.

@@ -1,7 +1,10 @@
 //! quantize_block_float: activations in block floating point, so that sums of ternary products are
 //! exact. (Wilkinson 1963, *Rounding Errors in Algebraic Processes*, has block floating point.)
 
-use super::activations::QuantizedActivations;
+use super::{
+    activations::QuantizedActivations,
+    bitlinear_tensor_cores::{INT8_CORE_8, INT8_CORE_16},
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -12,7 +15,6 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work},
     },
-    ops::tensor::matmul_kernels::{CORE_8, CORE_16},
     params,
     tuning::TuningKey,
     weights::ternary::layout::CODES_PER_WORD,
@@ -82,7 +84,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BLOCK_FLOAT_CODES[1],
 ];
 
-/// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
+/// Columns of a block at most: with fifteen bits and a sign each, their sum has twenty-two.
 pub(super) const BLOCK: usize = 128;
 
 /// Number of columns of a block for a matrix with scales per `group` of columns, or without: 128,
@@ -99,16 +101,22 @@ pub(crate) fn block_columns(group: Option<usize>) -> usize {
 pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
     ByPlace = 1,
-    /// Pairs of f16.
-    F16 = 2,
     /// Floats, in order.
-    InOrder = 3,
-    /// Three planes of bytes.
-    Bytes = 4,
+    InOrder = 2,
+    /// Two planes of bytes.
+    Bytes = 3,
+    /// The same memory, for products on tensor cores.
+    TensorCores = 4,
+}
+
+impl BlockFloatLayout {
+    fn is_bytes(self) -> bool {
+        matches!(self, Self::Bytes | Self::TensorCores)
+    }
 }
 
 /// Activations on the GPU in block floating point: blocks of columns with a unit each, and
-/// multiples of it of up to 16 bits and a sign.
+/// multiples of it of up to 15 bits and a sign.
 #[derive(Clone, Debug)]
 pub struct BlockFloatActivations {
     pub(super) layout: BlockFloatLayout,
@@ -136,8 +144,7 @@ impl BlockFloatActivations {
         Self::build(context, [tokens, features], group, |_, shape| Tensor::uninit(context, shape))
     }
 
-    /// [`uninit`](Self::uninit) in a layout of floats, or of f16 for tensor cores, however many tokens
-    /// there are.
+    /// [`uninit`](Self::uninit) in a layout, however many tokens there are.
     ///
     /// # Errors
     /// As [`uninit`](Self::uninit).
@@ -149,14 +156,8 @@ impl BlockFloatActivations {
     ) -> Result<Self> {
         let block = block_columns(group);
         check_block(block, group)?;
-        let blocks = features.div_ceil(block);
-        Ok(Self {
-            layout,
-            values: Tensor::uninit(context, [tokens, blocks * block])?,
-            units: Tensor::uninit(context, [tokens, blocks])?,
-            block,
-            tokens,
-            features,
+        Self::of_memory([tokens, features, block], layout, |_, shape| {
+            Tensor::uninit(context, shape)
         })
     }
 
@@ -176,13 +177,21 @@ impl BlockFloatActivations {
         context: &Context,
         [tokens, features]: [usize; 2],
         group: Option<usize>,
-        mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
+        memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
     ) -> Result<Self> {
         let block = block_columns(group);
         check_block(block, group)?;
-        let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
-        let (words, numbers) =
-            if layout == BlockFloatLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
+        let layout = layout(tokens, features, block, context);
+        Self::of_memory([tokens, features, block], layout, memory)
+    }
+
+    fn of_memory(
+        [tokens, features, block]: [usize; 3],
+        layout: BlockFloatLayout,
+        mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
+    ) -> Result<Self> {
+        let blocks = features.div_ceil(block);
+        let (words, numbers) = if layout.is_bytes() { (block / 2, 2) } else { (block, 1) };
         Ok(Self {
             layout,
             values: memory(0, [tokens, blocks * words])?,
@@ -209,7 +218,7 @@ impl BlockFloatActivations {
 
     /// The kernel for this layout.
     pub(super) fn kernel(&self, kernels: &'static BlockFloatKernels) -> &'static Kernel {
-        &kernels[usize::from(self.layout == BlockFloatLayout::Bytes)]
+        &kernels[usize::from(self.layout.is_bytes())]
     }
 
     /// Blocks of a row, quads of a block, and the number of the layout.
@@ -267,11 +276,11 @@ pub(super) fn layout(
 ) -> BlockFloatLayout {
     let capabilities = context.capabilities();
     let on_tensor_cores =
-        [CORE_16, CORE_8].iter().any(|core| capabilities.tensor_cores.contains(core));
-    // A turn of tiles is 32 columns, and loads the first without asking.
+        [INT8_CORE_16, INT8_CORE_8].iter().any(|core| capabilities.tensor_cores.contains(core));
+    // A matrix has 32 columns, and the first are loaded without asking.
     let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
     if on_tensor_cores && !capabilities.software && many(TuningKey::BlockFloatTensorCoreTokens) {
-        BlockFloatLayout::F16
+        BlockFloatLayout::TensorCores
     } else if many(TuningKey::BlockFloatTileTokens) {
         BlockFloatLayout::InOrder
     } else if capabilities.fast_packed_dot
@@ -338,9 +347,9 @@ pub(super) fn block_float_codes_into(
 /// Plain loops over a slice, so that a compiler makes vectors of them.
 fn quantize_block(block: &mut [f32]) {
     let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
-    let exponent = (largest >> 23).max(32);
+    let exponent = ((largest + 0x2_0000) >> 23).max(32);
     let (unit, inverse) =
-        (f32::from_bits((exponent - 15) << 23), f32::from_bits((269 - exponent) << 23));
+        (f32::from_bits((exponent - 14) << 23), f32::from_bits((268 - exponent) << 23));
     // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a
     // processor's oldest instructions are compiled for.
     block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);

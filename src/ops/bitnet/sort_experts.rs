@@ -1,7 +1,11 @@
 //! Rows sorted by the expert that they use, and products of tiles of them on tensor cores: each
 //! tile reads its expert's weights once.
 
-use super::{bitlinear_block_float::tensor_cores_of_spirv, quantize_block_float::block_columns};
+use super::{
+    bitlinear_block_float::tensor_cores_of_spirv,
+    bitlinear_tensor_cores::{INT8_CORE_8, INT8_CORE_16},
+    quantize_block_float::block_columns,
+};
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -11,7 +15,6 @@ use crate::{
         params::Params as _,
         source::{Part, Source, glsl},
     },
-    ops::tensor::matmul_kernels::{CORE_8, CORE_16},
     ops::transformer::route::MOST_EXPERTS,
     params,
     weights::ternary::matrix::TernaryMatrix,
@@ -55,9 +58,9 @@ const PARTS: &[Part] = glsl![
     "bitnet/bitlinear_block_float_tensor_cores"
 ];
 
-static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_experts_tensor_cores_16", CORE_16, [128, 16], [1, 2], lanes [2, 4], Params, BINDINGS, PARTS);
+static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_experts_tensor_cores_16", INT8_CORE_16, [128, 16], [1, 2], lanes [2, 4], Params, BINDINGS, PARTS);
 /// For tests on software adapters.
-static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_experts_tensor_cores_8", CORE_8, [32, 8], [1, 2], lanes [1, 8], Params, BINDINGS, PARTS);
+static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_experts_tensor_cores_8", INT8_CORE_8, [32, 8], [1, 2], lanes [1, 8], Params, BINDINGS, PARTS);
 
 pub(super) const KERNELS: &[&Kernel] = &[&SORT, &CORES_16, &CORES_8];
 
@@ -65,7 +68,10 @@ pub(super) const KERNELS: &[&Kernel] = &[&SORT, &CORES_16, &CORES_8];
 pub(super) fn tile_product(context: &Context) -> Option<&'static Kernel> {
     let capabilities = context.capabilities();
     let has = |core| !capabilities.software && capabilities.tensor_cores.contains(&core);
-    [(CORE_16, &CORES_16), (CORE_8, &CORES_8)].into_iter().find(|on| has(on.0)).map(|on| on.1)
+    [(INT8_CORE_16, &CORES_16), (INT8_CORE_8, &CORES_8)]
+        .into_iter()
+        .find(|on| has(on.0))
+        .map(|on| on.1)
 }
 
 /// Numbers of rows by the expert that they use, and tiles of rows with one expert.
@@ -89,7 +95,7 @@ impl SortedExperts {
         rows: usize,
         (w, experts): (&TernaryMatrix, usize),
     ) -> Result<Option<Self>> {
-        // A turn of tiles is 32 columns. Tiles of less than a row each are mostly empty.
+        // A matrix has 32 columns. Tiles of less than a row each are mostly empty.
         let fits = block_columns(w.group()) >= 32 && w.columns() > 0 && experts <= MOST_EXPERTS;
         let Some(kernel) = tile_product(context).filter(|_| fits && rows > experts) else {
             return Ok(None);

@@ -196,10 +196,11 @@ fn adversarial() -> Vec<Case> {
         )
         .unwrap();
         let mixed = matrix(&mut rng, shape);
-        let kinds: [(&str, Draw); 4] = [
-            ("all as large as their unit allows", |_| f32::from_bits(0x3fff_ffff)),
-            ("of seventeen bits, alike", |_| 65_535.0),
-            ("halfway", |rng| rng.random_range(-65_535i32..=65_535) as f32 + 0.5),
+        let kinds: [(&str, Draw); 5] = [
+            ("all as large as their unit allows", |_| f32::from_bits(0x3ffd_ffff)),
+            ("all as small as their unit allows", |_| f32::from_bits(0xbffe_0000)),
+            ("of fifteen bits, alike", |_| 32_511.0),
+            ("halfway", |rng| rng.random_range(-32_511i32..=32_510) as f32 + 0.5),
             ("tiny", |rng| f32::from_bits(rng.random_range(0..0x0100_0000))),
         ];
         for (name, number) in kinds {
