@@ -107,9 +107,8 @@ table! {
     /// cores". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// Tiles of 128 × 128 that a GPU makes at once on tensor cores, of activations in block floating
-    /// point; of tiles of 64 × 64 three times as many. H200, which has 132 cores: "Hybrids and
-    /// mixtures of experts, faster".
+    /// Tiles that a GPU makes at once on tensor cores, of activations in block floating point: its
+    /// cores, where each has workgroup memory for one. H200: 132.
     BlockFloatTensorCoreTiles = "block_float_tensor_core_tiles" in 1..=NEVER; 132, 132, 132;
     /// Most tiles of 64 × 64 for which int8 tensor cores take 256 columns at a time in place of
     /// 128: then each tile has a core of a large GPU to itself. H200, which has 132 cores: there.

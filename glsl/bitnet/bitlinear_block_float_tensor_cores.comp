@@ -83,21 +83,20 @@ void stage_scale(const int at, const vec2 scale) {
     } \
     EACH(i, VECTORS_EACH) { \
         int vector = local + i * THREADS; \
-        stage(TILE_X + vector / WORDS % 2 * TILE_Y + vector / (2 * WORDS), local % WORDS, next_x[i]); \
+        stage(TILE_X + vector / WORDS % 2 * TILE_Y + vector / (2 * WORDS), local % WORDS, next_x[i] & mask); \
     } \
     EACH(i, SCALES_EACH) stage_scale(local + i * THREADS, next_scales[i]); \
 }
 
-// Multiplies a block's rows with a plane of tokens, whose lines begin at `first`.
+// Multiplies a block's rows with a plane of tokens, whose lines begin at `first`. Blocks that are shorter have zeros: to ask for each matrix takes a
+// third more time.
 #define MULTIPLY(first) \
     [[unroll]] for (int k = 0; k < DEPTH; k += COLUMNS) { \
-        if (k < columns) { \
-            MATRIX(int8_t, COLUMNS, SIDE, B) b[ACROSS]; \
-            MATRIX(int8_t, SIDE, COLUMNS, A) a[DOWN]; \
-            EACH(j, ACROSS) coopMatLoad(b[j], staged, (right + j * SIDE) * PITCH + k / 4 / WORDS_OF_V, PITCH, gl_CooperativeMatrixLayoutColumnMajor); \
-            EACH(i, DOWN) coopMatLoad(a[i], staged, (first + down + i * SIDE) * PITCH + k / 4 / WORDS_OF_V, PITCH, gl_CooperativeMatrixLayoutRowMajor); \
-            EACH(i, DOWN) EACH(j, ACROSS) sums[i][j] = coopMatMulAdd(a[i], b[j], sums[i][j]); \
-        } \
+        MATRIX(int8_t, COLUMNS, SIDE, B) b[ACROSS]; \
+        MATRIX(int8_t, SIDE, COLUMNS, A) a[DOWN]; \
+        EACH(j, ACROSS) coopMatLoad(b[j], staged, (right + j * SIDE) * PITCH + k / 4 / WORDS_OF_V, PITCH, gl_CooperativeMatrixLayoutColumnMajor); \
+        EACH(i, DOWN) coopMatLoad(a[i], staged, (first + down + i * SIDE) * PITCH + k / 4 / WORDS_OF_V, PITCH, gl_CooperativeMatrixLayoutRowMajor); \
+        EACH(i, DOWN) EACH(j, ACROSS) sums[i][j] = coopMatMulAdd(a[i], b[j], sums[i][j]); \
     }
 
 // A product that no compiler takes apart or fuses with a sum: NVIDIA's (580.159) does that, `precise` or not, where products and sums are of matrices. There are
@@ -130,9 +129,9 @@ void main() {
     // The first output of a subgroup in the tile.
     int right = subgroup % SUBGROUPS_ACROSS * ACROSS * SIDE;
     int down = subgroup / SUBGROUPS_ACROSS * DOWN * SIDE;
-    // What a thread stages of each line. Beyond a block it is loaded again, and not multiplied.
+    // What a thread stages of each line. Beyond a block activations are zeros.
     uint part = min(uint(local % WORDS), params.block_words - 1);
-    uint columns = 16 * params.block_words;
+    uint mask = local % WORDS < params.block_words ? 0xffffffffu : 0u;
     // Where the lines of a thread begin: rows and tokens that do not exist are read as the last one, and not written. Beyond the end of a row codes are
     // whatever they are: activations are zeros there.
     uint rows_of[WORDS_EACH], tokens_of[VECTORS_EACH], scales_of[SCALES_EACH];

@@ -219,10 +219,10 @@ const CORES_PARTS: &[Part] = glsl![
 ];
 
 static CORES_16: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16", INT8_CORE_16, [64, 64], [2, 2], lanes [2, 4]);
-static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", INT8_CORE_16, [128, 64], [2, 4], lanes [2, 4]);
+static CORES_16_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_16_large", INT8_CORE_16, [128, 64], [2, 2], lanes [2, 4]);
 /// For tests on software adapters.
 static CORES_8: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8", INT8_CORE_8, [32, 32], [2, 2], lanes [1, 8]);
-static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", INT8_CORE_8, [64, 64], [2, 4], lanes [1, 8]);
+static CORES_8_LARGE: Kernel = tensor_cores_of_spirv!("bitlinear_block_float_tensor_cores_8_large", INT8_CORE_8, [64, 32], [2, 2], lanes [1, 8]);
 
 pub(super) const KERNELS: &[&Kernel] = &[
     &GEMV,
@@ -336,13 +336,11 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
     }
 }
 
-/// Whether tiles of 128 × 128 outputs take less time than those of 64 × 64, where `cores` of the one
-/// and three times as many of the other are made at once, in 5 and in 4 units of time.
+/// Whether tiles of 128 rows and 64 tokens take less time than those of 64 and 64, of which `cores`
+/// are made at once, in 10 and in 7 units of time.
 fn large_tiles(m: usize, n: usize, cores: usize) -> bool {
-    let rounds = |side: usize, at_once: usize| {
-        n.div_ceil(side).saturating_mul(m.div_ceil(side)).div_ceil(at_once)
-    };
-    m > 64 && 5 * rounds(128, cores) <= 4 * rounds(64, 3 * cores)
+    let rounds = |rows: usize| n.div_ceil(rows).saturating_mul(m.div_ceil(64)).div_ceil(cores);
+    rounds(128).saturating_mul(10) <= rounds(64).saturating_mul(7)
 }
 
 fn on_tensor_cores(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
@@ -394,20 +392,15 @@ mod tests {
 
     #[test]
     fn tiles_are_those_that_were_faster() {
-        // On an H200 with 132 cores: Ternary-Bonsai of 1.7B, then of 27B.
+        // On an H200 with 132 cores: layers of Ternary-Bonsai of 8B, then of 1.7B.
         for (m, n, large) in [
-            (64, 16_384, false),
-            (128, 12_288, false),
-            (256, 12_288, false),
-            (256, 4096, false),
-            (512, 2048, false),
+            (128, 4096, false),
+            (128, 24_576, true),
             (512, 4096, true),
+            (512, 24_576, true),
+            (2048, 24_576, true),
+            (512, 2048, true),
             (512, 12_288, true),
-            (2048, 4096, true),
-            (2048, 12_288, true),
-            (128, 34_816, false),
-            (128, 16_384, true),
-            (128, 5120, false),
         ] {
             assert_eq!(large_tiles(m, n, 132), large, "{m} × {n}");
         }

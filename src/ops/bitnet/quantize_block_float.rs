@@ -105,7 +105,7 @@ pub(super) enum BlockFloatLayout {
     InOrder = 2,
     /// Two planes of bytes.
     Bytes = 3,
-    /// The same memory, for products on tensor cores.
+    /// Memory as of `Bytes`, for products on tensor cores.
     TensorCores = 4,
 }
 
