@@ -99,8 +99,8 @@ table! {
     /// Fewest tiles of 128 × 128 that take less time on int8 tensor cores than twice as many of 64
     /// tokens × 128 rows. H200: there, and "Products of prompts, fed better".
     Int8TensorCoreLargeTiles = "int8_tensor_core_large_tiles" in 0..=NEVER; 64, 64, 64;
-    /// [`TuningKey::TensorCoreTokens`] for activations in block floating point. H200: "Activations
-    /// in block floating point".
+    /// [`TuningKey::TensorCoreTokens`] for activations in block floating point. H200, with halves:
+    /// "Activations in block floating point".
     BlockFloatTensorCoreTokens = "block_float_tensor_core_tokens" in 0..=TOKENS; 16, 16, 16;
     /// Up to this many tokens, passes of a GEMV for activations in block floating point do not cost
     /// more than tiles of 64 tokens, where no tensor core is used. H200: "Tiles without tensor
@@ -108,7 +108,8 @@ table! {
     /// 75 (docs/internals/apple-gpu.md). On software adapters never, since they pay for barriers.
     BlockFloatTileTokens = "block_float_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
     /// Tiles that a GPU makes at once on tensor cores, of activations in block floating point: its
-    /// cores, where each has workgroup memory for one. H200: 132.
+    /// cores, where each has workgroup memory for one. H200, which has 132: "Two planes of bytes for
+    /// float activations".
     BlockFloatTensorCoreTiles = "block_float_tensor_core_tiles" in 1..=NEVER; 132, 132, 132;
     /// Most tiles of 64 × 64 for which int8 tensor cores take 256 columns at a time in place of
     /// 128: then each tile has a core of a large GPU to itself. H200, which has 132 cores: there.

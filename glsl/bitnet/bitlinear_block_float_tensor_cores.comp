@@ -70,9 +70,9 @@ void stage_scale(const int at, const vec2 scale) {
     if (at < TILE_X) scales[at] = floatBitsToInt(scale.x);
     if (at < TILE_X || at >= TILE_X + TILE_Y) return;
     // A sum that is not finite is of activations that are not.
-    float unit = (floatBitsToUint(scale.y) & 0x7fffffffu) < 0x7f800000u ? scale.x : NOT_A_NUMBER;
-    scales[at] = floatBitsToInt(unit);
-    added[at - TILE_X] = OFFSET - int(scale.y);
+    bool finite = (floatBitsToUint(scale.y) & 0x7fffffffu) < 0x7f800000u;
+    scales[at] = floatBitsToInt(finite ? scale.x : NOT_A_NUMBER);
+    added[at - TILE_X] = finite ? OFFSET - int(scale.y) : 0;
 }
 
 // Stages what was loaded.
@@ -98,10 +98,6 @@ void stage_scale(const int at, const vec2 scale) {
         EACH(i, DOWN) coopMatLoad(a[i], staged, (first + down + i * SIDE) * PITCH + k / 4 / WORDS_OF_V, PITCH, gl_CooperativeMatrixLayoutRowMajor); \
         EACH(i, DOWN) EACH(j, ACROSS) sums[i][j] = coopMatMulAdd(a[i], b[j], sums[i][j]); \
     }
-
-// A product that no compiler takes apart or fuses with a sum: NVIDIA's (580.159) does that, `precise` or not, where products and sums are of matrices. There are
-// no 2^31 tokens; but that is not known when this is compiled.
-float apart(const float product) { return uintBitsToFloat(floatBitsToUint(product) | params.m >> 31); }
 
 // Tokens are compared with how many there are before these are loaded or stored.
 const uint ANY = 0xffffffffu;
@@ -145,6 +141,8 @@ void main() {
         scales_of[i] = at < TILE_X ? (matrix + min(row0 + at, params.n - 1)) * params.groups
             : input_row(min(at - TILE_X, tokens - 1)) * params.blocks;
     }
+    // There are no 2^31 tokens; but that is not known when this is compiled.
+    float zero = uintBitsToFloat(params.m >> 31);
     uint next_codes[WORDS_EACH];
     uvec4 next_x[VECTORS_EACH];
     vec2 next_scales[SCALES_EACH];
@@ -175,8 +173,11 @@ void main() {
             ACCUMULATOR of_token;
             coopMatLoad(of_token, scales, TILE_X + down + i * SIDE, 0, gl_CooperativeMatrixLayoutColumnMajor);
             EACH(j, ACROSS) EACH(e, ELEMENTS_EACH) {
-                float sum = (intBitsToFloat(sums[i][j][e]) - intBitsToFloat(OFFSET)) * intBitsToFloat(of_token[e]);
-                totals[i][j][e] += apart(sum * intBitsToFloat(of_row[j][e]));
+                // Exact, since a unit is a power of two.
+                float unit = intBitsToFloat(of_token[e]);
+                float sum = fma(intBitsToFloat(sums[i][j][e]), unit, -intBitsToFloat(OFFSET) * unit);
+                // A product that no compiler fuses with the sum after it: NVIDIA's (580.159) does that, `precise` or not.
+                totals[i][j][e] += fma(sum, intBitsToFloat(of_row[j][e]), zero);
             }
         }
         barrier();

@@ -148,7 +148,7 @@ fn saved_forked_and_grown_sessions_continue() {
         let logits = block_on(elsewhere.prefill(0, &ids[70..])).unwrap();
         let of_bits = logits.iter().zip(whole.iter().map(|&bits| f32::from_bits(bits)));
         let off = of_bits.map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-        assert!(off < 3e-2, "{engine}: {off}");
+        assert!(off < 4e-2, "{engine}: {off}");
     }
 }
 

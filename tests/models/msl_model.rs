@@ -79,7 +79,7 @@ fn small_models_equal_transformers() {
 #[test]
 fn a_small_model_with_float_activations_equals_transformers() {
     for prompt in 0..3 {
-        check(&support::data("models/qwen3"), "golden.safetensors", prompt, 1e-2);
+        check(&support::data("models/qwen3"), "golden.safetensors", prompt, 2e-2);
     }
 }
 

@@ -18,12 +18,12 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 /// Ten times what transformers, an f64 reference and one in f32 with integer sums are apart; one
 /// flipped code would be a hundred times more.
 const TOLERANCE: f32 = 2e-4;
-/// Where activations are not quantized they are rounded, to 2^-15 of the largest of 128, and of
+/// Where activations are not quantized they are rounded, by at most 2^-14.98 of the largest of 128, and of
 /// these small models fewer errors cancel out than of others.
-const ROUNDED: f32 = 1e-2;
+const ROUNDED: f32 = 2e-2;
 
 /// Recurrent layers norm what a head has read, which may be little beside what it is the sum of.
-const RECURRENT: f32 = 3e-2;
+const RECURRENT: f32 = 4e-2;
 
 fn tolerance(model: &Model) -> f32 {
     match model.config().quantized_activations {

@@ -137,8 +137,7 @@ impl<'a> ActivationQuantizer<'a, QuantizedInt4> {
 
 impl<'a> ActivationQuantizer<'a, BlockFloatActivations> {
     /// Returns a quantizer to block floating point: of each block of columns,
-    /// multiples of the smallest power of two of which the largest number has less than 127·2^8.
-    /// So a number is off by at most 2^-14.98 of the largest of its block; where that is below
+    /// multiples of a power of two, the smallest for which none is 127·2^8 or more. So a number is off by at most 2^-14.98 of the largest of its block; where that is below
     /// 2^-95, by at most 2^-110. A block that holds an infinity or a NaN keeps it, and what is
     /// finite there becomes a multiple of 2^114.
     ///

@@ -244,7 +244,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its
 /// group's scale, and these products, each rounded, are added in the order of the columns. So what
 /// comes of a row of `x` is bit-identical however many there are, by every kernel and on every
-/// device, where no number is above 2^119, so that no sum of a block is infinite on its way.
+/// device, where no number is above 2^118, so that no sum of a block is infinite on its way.
 ///
 /// # Errors
 /// As [`bitlinear_block_float_into`].
@@ -311,11 +311,10 @@ pub(crate) fn bitlinear_block_float_into<'y, Y: Float>(
         &[&floats, &w.codes, &w.scales, y.tensor()],
         &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()],
     ];
-    let by_units = matches!(x.layout, BlockFloatLayout::TensorCores | BlockFloatLayout::Bytes);
     encoder.dispatch(
         kernel,
         &params,
-        bindings[usize::from(by_units)],
+        bindings[usize::from(x.layout.is_bytes())],
         Extent::with_work(extent, product(&[n, m, k])),
     )
 }

@@ -95,8 +95,9 @@ pub(crate) fn block_columns(group: Option<usize>) -> usize {
         .map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// The layout of block floating point activations in memory: as wgsl/bitnet/block_float_store.wgsl
-/// numbers it, and wgsl/bitnet/block_float_store_bytes.wgsl.
+/// The layout of block floating point activations in memory: those of
+/// wgsl/bitnet/block_float_store.wgsl, as it numbers them, and that of
+/// wgsl/bitnet/block_float_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockFloatLayout {
     /// Floats, a block's quads by place.
@@ -110,7 +111,7 @@ pub(super) enum BlockFloatLayout {
 }
 
 impl BlockFloatLayout {
-    fn is_bytes(self) -> bool {
+    pub(super) fn is_bytes(self) -> bool {
         matches!(self, Self::Bytes | Self::TensorCores)
     }
 }
@@ -120,7 +121,8 @@ impl BlockFloatLayout {
 #[derive(Clone, Debug)]
 pub struct BlockFloatActivations {
     pub(super) layout: BlockFloatLayout,
-    /// `[tokens, blocks, block]`, as `layout` says.
+    /// `[tokens, blocks, block]` floats, or `[tokens, 2, blocks, block / 4]` words of bytes, in the
+    /// order that `layout` says.
     pub(super) values: Tensor<u32>,
     /// `[tokens, blocks]` of the unit, for bytes with the sum of the block.
     pub(super) units: Tensor<f32>,
@@ -277,7 +279,8 @@ pub(super) fn layout(
     let capabilities = context.capabilities();
     let on_tensor_cores =
         [INT8_CORE_16, INT8_CORE_8].iter().any(|core| capabilities.tensor_cores.contains(core));
-    // A matrix has 32 columns, and the first are loaded without asking.
+    // A turn of tiles is 32 columns, and loads the first without asking. On tensor cores a shorter
+    // block takes as long as one of 128.
     let many = |choice| tokens > capabilities.tuned(choice) && block >= 32 && features > 0;
     if on_tensor_cores && !capabilities.software && many(TuningKey::BlockFloatTensorCoreTokens) {
         BlockFloatLayout::TensorCores

@@ -95,7 +95,7 @@ impl SortedExperts {
         rows: usize,
         (w, experts): (&TernaryMatrix, usize),
     ) -> Result<Option<Self>> {
-        // A matrix has 32 columns. Tiles of less than a row each are mostly empty.
+        // Blocks are filled up to 128 columns. Tiles of less than a row each are mostly empty.
         let fits = block_columns(w.group()) >= 32 && w.columns() > 0 && experts <= MOST_EXPERTS;
         let Some(kernel) = tile_product(context).filter(|_| fits && rows > experts) else {
             return Ok(None);

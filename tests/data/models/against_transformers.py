@@ -24,7 +24,7 @@ HEADING = "Of a hundred million weights"
 SIZES = shape(768, 2560, 12, 12, 4, 64, 8192)
 COMMON = {"torch_dtype": "bfloat16", "bos_token_id": 8190, "eos_token_id": 8191, "max_position_embeddings": 2048, "rope_theta": 10000.0}
 FLOATS, CODES = "floats", "8 bits"
-# The root mean square of what logits differ by, over their standard deviation. Activations in floats are rounded here to 2^-16 of the largest of 128;
+# The root mean square of what logits differ by, over their standard deviation. Activations in floats are rounded here by at most 2^-14.98 of the largest of 128;
 # of those in 8 bits some lie so near to a boundary that two correct implementations give them different codes.
 NEAR = {FLOATS: 2e-3, CODES: 0.05}
 

@@ -493,7 +493,7 @@ class Row:
         return max(float(np.abs(a - b).max()) for a, b in zip(self.reference.logits, result["last_logits"]))
 
     def tolerance(self):
-        """Activations in floats are rounded to 2^-16 of the largest of 128."""
+        """Activations in floats are rounded by at most 2^-14.98 of the largest of 128."""
         floats = self.case.config["model_type"] == "qwen3" or self.case.model.startswith("SpectraSuite/")
         return 1e-2 if floats else TOLERANCE
 
@@ -596,7 +596,7 @@ def document(rows):
         "output and greedy tokens. Among them are Gemma 3, Granite, and MiniCPM by the code of Granite, which have no published files here.",
         "Prompts were drawn until every token led the next by 0.25 or more, and no activation lay near a boundary of its 8-bit code. Only there must correct "
         "implementations agree. Elsewhere a flipped code can move a logit by a few tenths, and after a near tie another token may follow. `qwen3` and TriLM "
-        "have no such codes. Their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.",
+        "have no such codes. Their activations are floats in the reference, and are rounded here by at most 2^-14.98 of the largest of 128.",
     ]
     head = ["| model | {} | {} | status | CPU: \\|Δ\\| | tokens | GPU: \\|Δ\\| | tokens |", "| --- | --- | --- | --- | --: | --: | --: | --: |"]
 

@@ -78,8 +78,8 @@ def ternary_matrices(w):
 
 
 def block_floats(x):
-    """Multiples of 2^(e - 15), where the largest magnitude of a row is from 2^e to 2^(e + 1): rows are one block."""
-    unit = 2 ** (x.detach().abs().amax(-1, keepdim=True).log2().floor() - 15)
+    """Multiples of the smallest power of two of which the largest magnitude of a row is less than 127·2^8: rows are one block."""
+    unit = 2 ** ((x.detach().abs().amax(-1, keepdim=True) / 32512).log2().floor() + 1)
     return straight_through(x, (x / unit).round() * unit)
 
 

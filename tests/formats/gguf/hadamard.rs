@@ -116,13 +116,13 @@ fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
 
         let off = off(&logits(&file, on, prompt), &expected);
         let largest = expected.iter().fold(0f32, |largest, v| largest.max(v.abs()));
-        // Activations are rounded to 2^-16 of the largest of a block.
-        assert!(off < 1e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
+        // Activations are rounded by at most 2^-14.98 of the largest of a block.
+        assert!(off < 2e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
     }
     // Without the keys it is the model as it was, and with signs that are all 1 yet another.
     let (plain, golden) =
         (open_bytes(&plain().bytes()).unwrap(), golden("qwen3").floats("prompt2.last_logits"));
-    assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 5e-3);
+    assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 1e-2);
     let identity = keyed().text("prism.hadamard.sign_mode", "identity");
     let error = open_bytes(&identity.bytes()).unwrap_err().to_string();
     assert!(error.contains("`identity`") && error.contains("others than 1"), "{error}");
@@ -131,7 +131,7 @@ fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
     assert_eq!(identity.config().hadamard.as_ref().unwrap().signs, BTreeMap::new());
     let ours = logits(&identity, on, 2);
     assert!(
-        off(&ours, &logits(&identity, None, 2)) < 5e-3
+        off(&ours, &logits(&identity, None, 2)) < 1e-2
             && off(&ours, &golden) > 1.0
             && off(&ours, &expected.floats("prompt2.last_logits")) > 1.0
     );

@@ -159,7 +159,7 @@ fn recurrent_layers_are_read_from_gguf() {
     for prompt in 0..3 {
         let expected = golden("qwen35").floats(&format!("prompt{prompt}.last_logits"));
         let off = off(&logits(&maker, prompt), &expected);
-        assert!(off < 2e-2, "prompt {prompt}: {off}");
+        assert!(off < 3e-2, "prompt {prompt}: {off}");
     }
     // Value heads in the order of transformers are another model.
     let off = off(&logits(&file(false).0, 2), &golden("qwen35").floats("prompt2.last_logits"));
@@ -174,9 +174,9 @@ fn rotated_recurrent_layers_match_transformers() {
         let expected = expected.floats(&format!("prompt{prompt}.last_logits"));
         let off = off(&logits(&maker, prompt), &expected);
         let largest = expected.iter().fold(0f32, |largest, v| largest.max(v.abs()));
-        // Activations are rounded to 2^-16 of the largest of a block, and heads that read little are
-        // normed: noise of that size moves these logits by 0.03 in f64, too.
-        assert!(off < 3e-3 * largest, "prompt {prompt}: {off} of {largest}");
+        // Activations are rounded by at most 2^-14.98 of the largest of a block, and heads that read
+        // little are normed: noise of that size moves these logits by 0.03 in f64, too.
+        assert!(off < 5e-3 * largest, "prompt {prompt}: {off} of {largest}");
     }
     let tiled = logits(&maker.set("prism.hadamard.gdn_v_grouped", 7, &[0]), 2);
     assert!(off(&tiled, &expected.floats("prompt2.last_logits")) > 0.5);

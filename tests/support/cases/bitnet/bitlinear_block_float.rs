@@ -38,8 +38,8 @@ pub(super) const FEW: [Shape; 14] = [
     (9, 33, 768, Some(384)),
     (21, 17, 4352, Some(128)),
 ];
-/// As many as tensor cores are for: tiles of both sizes, full and not, blocks of one turn and of
-/// four, cut off.
+/// As many as tensor cores are for: tiles of both sizes, full and not, blocks of 32 to 128 columns,
+/// cut off.
 pub(super) const MANY: [Shape; 8] = [
     (17, 3, 1, None),
     (18, 70, 33, Some(32)),
@@ -85,7 +85,7 @@ fn on_tensor_cores_always(c: &mut Capabilities) {
     c.tuning.set(TuningKey::BlockFloatTensorCoreTokens, 0).unwrap();
 }
 
-/// Tiles of 128 × 128 in one round, where those of 64 × 64 take two.
+/// Large tiles in two rounds, where small ones take four.
 fn on_tensor_cores_in_large_tiles(c: &mut Capabilities) {
     on_tensor_cores(c);
     c.tuning.set(TuningKey::BlockFloatTensorCoreTiles, 4).unwrap();
