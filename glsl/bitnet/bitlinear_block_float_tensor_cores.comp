@@ -173,9 +173,8 @@ void main() {
             ACCUMULATOR of_token;
             coopMatLoad(of_token, scales, TILE_X + down + i * SIDE, 0, gl_CooperativeMatrixLayoutColumnMajor);
             EACH(j, ACROSS) EACH(e, ELEMENTS_EACH) {
-                // Exact, since a unit is a power of two.
-                float unit = intBitsToFloat(of_token[e]);
-                float sum = fma(intBitsToFloat(sums[i][j][e]), unit, -intBitsToFloat(OFFSET) * unit);
+                // Exact. As `fma` of the sum with OFFSET, it would overflow where units are from 2^105 on.
+                float sum = (intBitsToFloat(sums[i][j][e]) - intBitsToFloat(OFFSET)) * intBitsToFloat(of_token[e]);
                 // A product that no compiler fuses with the sum after it: NVIDIA's (580.159) does that, `precise` or not.
                 totals[i][j][e] += fma(sum, intBitsToFloat(of_row[j][e]), zero);
             }

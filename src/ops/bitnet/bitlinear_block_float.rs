@@ -244,7 +244,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its
 /// group's scale, and these products, each rounded, are added in the order of the columns. So what
 /// comes of a row of `x` is bit-identical however many there are, by every kernel and on every
-/// device, where no number is above 2^118, so that no sum of a block is infinite on its way.
+/// device, where no number is above 2^119, so that no sum of a block is infinite on its way.
 ///
 /// # Errors
 /// As [`bitlinear_block_float_into`].

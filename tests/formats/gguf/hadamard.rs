@@ -117,7 +117,7 @@ fn rotated_weights_give_the_logits_of_transformers(on: Option<&Context>) {
         let off = off(&logits(&file, on, prompt), &expected);
         let largest = expected.iter().fold(0f32, |largest, v| largest.max(v.abs()));
         // Activations are rounded by at most 2^-14.98 of the largest of a block.
-        assert!(off < 2e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
+        assert!(off < 6e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", on.is_some());
     }
     // Without the keys it is the model as it was, and with signs that are all 1 yet another.
     let (plain, golden) =
